@@ -1,0 +1,73 @@
+"""Attacks: what was handed over becomes reconstructions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from leakscope.core.spec import Kind
+from leakscope.core.threat import Access, View
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an attack learnt before seeing a victim: plain tensors, so that it can be cached."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the target gave away about the victims; a field is None when it was not granted.
+
+    For an instance attack, row i belongs to victim i. For a class attack, `classes` are the classes
+    to rebuild, and nothing else is set.
+    """
+
+    features: Tensor | None = None  # released, at the cut
+    classes: Tensor | None = None
+
+    def __len__(self) -> int:
+        present = self.features if self.features is not None else self.classes
+        return 0 if present is None else len(present)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Pictures in [0, 1], one a victim, and what the attack says about itself.
+
+    `notes` the audit understands: `curve` (objective after growing budgets, first to last),
+    `objective_low_is_good`, `zero_gradient` (share of victims), `diverged` (share of victims).
+    """
+
+    images: Tensor
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class Attack(ABC):
+    """A frozen dataclass whose fields are the attack's hyper-parameters."""
+
+    kind_name: ClassVar[str]
+    revision: ClassVar[int]
+    #: What it must be handed.
+    needs: ClassVar[frozenset[Access]]
+    #: Rebuilds classes rather than observed inputs.
+    rebuilds_classes: ClassVar[bool] = False
+    #: Differentiates through the encoder; compared with black-box attacks by the audit.
+    white_box: ClassVar[bool] = False
+
+    def prepare(self, view: View, rng: torch.Generator) -> Prepared:
+        """Everything that does not depend on the victims: train a decoder, a GAN, a surrogate."""
+        return Prepared()
+
+    @abstractmethod
+    def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
+        """One picture for each row of `seen`."""
+
+
+ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks")

@@ -1,0 +1,46 @@
+"""Metrics: one number for each image, averaged once and elsewhere."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from leakscope.core.spec import Kind
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a metric may read besides guess and truth."""
+
+    class_mean: Tensor  # N×C×H×W: for each victim, the mean public picture of its class
+    root: Path | None = None  # where weights of perceptual networks live
+
+
+class Metric(ABC):
+    """A frozen dataclass; `name` is how a report calls it, variant included."""
+
+    kind_name: ClassVar[str]
+    revision: ClassVar[int]
+    #: Which end of the scale means that more was given away.
+    more_leak: ClassVar[Literal["high", "low"]]
+    #: One number for the whole set (FID), not for each image.
+    of_set: ClassVar[bool] = False
+
+    def unavailable(self, root: Path | None) -> str | None:
+        """Why this metric cannot be computed here, with the remedy; None when it can."""
+        return None
+
+    @property
+    def name(self) -> str:
+        return self.kind_name
+
+    @abstractmethod
+    def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
+        """N values, or one when `of_set`. Pictures are float32 NCHW in [0, 1]."""
+
+
+METRICS: Kind[Metric] = Kind("metric", "leakscope.metrics")

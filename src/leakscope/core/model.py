@@ -1,0 +1,264 @@
+"""Any `nn.Module`, cut in two at a named layer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from leakscope.core.defense import Defense
+from leakscope.core.errors import UsageError, unknown
+
+
+class Normalize(nn.Module):
+    """`(x − mean) / std` per channel, as a layer, so that pixels are in [0, 1] outside the network.
+
+    A grey picture is repeated to as many channels as the statistics have.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one forward pass gives."""
+
+    features: Tensor
+    released: Tensor
+    scores: Tensor
+
+
+class _ReachedCut(Exception):
+    """Stops a forward pass at the cut; the rest of the network is not computed."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+
+
+class SplitModel(nn.Module):
+    """A network `head ∘ encoder` with a named cut between the two.
+
+    The cut is the output of the submodule called `cut`. Nothing is subclassed, renamed or traced: a
+    forward hook reads the features there, and hands their release to the layers behind it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        cut: str,
+        *,
+        normalize: nn.Module | None = None,
+        defense: Defense | None = None,
+    ) -> None:
+        super().__init__()
+        names = {name for name, _ in model.named_modules() if name}
+        if cut not in names:
+            raise unknown("cut", cut, names)
+        self.model = model
+        self.cut = cut
+        self.normalize = normalize if normalize is not None else nn.Identity()
+        self.defense = defense if defense is not None else Defense()
+
+    def _forward(self, x: Tensor, hook: Callable[[Tensor], Tensor]) -> Tensor:
+        calls = 0
+
+        def at_cut(module: nn.Module, args: Any, output: Any) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise UsageError(f"layer {self.cut!r} runs more than once in a forward pass; cut elsewhere")
+            if not isinstance(output, Tensor):
+                raise UsageError(f"layer {self.cut!r} returns {type(output).__name__}, not a tensor; cut elsewhere")
+            return hook(output)
+
+        handle = self.model.get_submodule(self.cut).register_forward_hook(at_cut)
+        try:
+            scores = self.model(self.normalize(x))
+        finally:
+            handle.remove()
+        if calls == 0:
+            raise UsageError(f"layer {self.cut!r} does not run in a forward pass; cut elsewhere")
+        if not isinstance(scores, Tensor) or scores.ndim != 2:
+            raise UsageError("the network must return a tensor of scores, one row for each image")
+        return scores
+
+    def run(self, x: Tensor, rng: torch.Generator | None = None) -> Pass:
+        """Features, release and scores of one forward pass."""
+        kept: list[Tensor] = []
+
+        def hook(z: Tensor) -> Tensor:
+            released = self.defense.release(z, rng, training=self.training)
+            kept.extend((z, released))
+            return released.clone()  # a layer behind the cut may work in place
+
+        scores = self._forward(x, hook)
+        return Pass(kept[0], kept[1], scores)
+
+    def forward(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        return self.run(x, rng).scores
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Features at the cut before release; layers behind the cut are not computed."""
+
+        def stop(z: Tensor) -> Tensor:
+            raise _ReachedCut(z)
+
+        try:
+            self._forward(x, stop)
+        except _ReachedCut as reached:
+            return reached.features
+        raise AssertionError("unreachable: _forward raises when the cut does not run")
+
+    def release(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """What leaves the client for the pictures `x`."""
+        return self.defense.release(self.encode(x), rng, training=self.training)
+
+    def export(self, example: Tensor) -> tuple[nn.Module, nn.Module]:
+        """The client's and the server's half as two modules that share no weights.
+
+        The client's half carries normalisation and release. The halves are traced with `torch.fx`;
+        a network whose control flow depends on the data cannot be.
+        """
+        # Optional arguments of a network's forward (masks, flags) stay at their defaults.
+        arguments = list(inspect.signature(self.model.forward).parameters.values())[1:]
+        defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
+        try:
+            graph = _CutTracer(self.cut).trace(self.model, concrete_args=defaults or None)
+        except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"{type(self.model).__name__} cannot be exported: torch.fx says: {reason}") from None
+        client, server = _halves(self.model, graph, self.cut)
+        with torch.no_grad():
+            whole = self._forward(example, lambda z: z)
+            if not torch.allclose(server(client(self.normalize(example))), whole, rtol=1e-3, atol=1e-4):
+                raise UsageError(f"the halves at {self.cut!r} do not compose to the network; cut elsewhere")
+        return ClientHalf(self.normalize, client, self.defense), server
+
+
+class ClientHalf(nn.Module):
+    """What is deployed at the client: picture in, released features out."""
+
+    def __init__(self, normalize: nn.Module, encoder: nn.Module, defense: Defense) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.encoder = encoder
+        self.defense = defense
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.defense.release(self.encoder(self.normalize(x)), None, training=self.training)
+
+
+class _CutTracer(fx.Tracer):
+    """Traces a network, keeping the cut layer whole."""
+
+    def __init__(self, cut: str) -> None:
+        super().__init__()
+        self.cut = cut
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return module_qualified_name == self.cut or super().is_leaf_module(m, module_qualified_name)
+
+
+def _ancestors(node: fx.Node, stop: fx.Node | None = None) -> set[fx.Node]:
+    """`node` and all it is computed from, not looking behind `stop`."""
+    found: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if node not in found and node is not stop:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _halves(model: nn.Module, graph: fx.Graph, cut: str) -> tuple[nn.Module, nn.Module]:
+    middle = next(node for node in graph.nodes if node.op == "call_module" and node.target == cut)
+    output = next(node for node in graph.nodes if node.op == "output")
+    before, after = _ancestors(middle), _ancestors(output, stop=middle)
+    if any(node.op == "placeholder" for node in after):
+        raise UsageError(f"the layers behind {cut!r} also read what comes before it; cut elsewhere")
+
+    client, server = fx.Graph(), fx.Graph()
+    in_client: dict[fx.Node, fx.Node] = {}
+    in_server = {middle: server.placeholder("features")}
+    for node in graph.nodes:
+        if node in before:
+            in_client[node] = client.node_copy(node, in_client.__getitem__)
+        if node in after:
+            in_server[node] = server.node_copy(node, in_server.__getitem__)
+    client.output(in_client[middle])
+    return fx.GraphModule(model, client), fx.GraphModule(model, server)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A place where the network can be cut in two."""
+
+    name: str
+    layer: str
+    shape: tuple[int, ...]
+    compute: float  # share of the multiplications done at the client
+
+
+def cuts(model: nn.Module, example: Tensor, normalize: nn.Module | None = None) -> list[Cut]:
+    """Every layer whose output alone determines the scores, in the order of computation."""
+    outputs: list[tuple[str, str, Tensor, Any, int]] = []
+    calls: dict[str, int] = {}
+    counter = FlopCounterMode(display=False)
+
+    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            calls[name] = calls.get(name, 0) + 1
+            if isinstance(output, Tensor):
+                # The graph node is read now: an in-place layer behind would move the tensor on.
+                outputs.append((name, type(module).__name__, output, output.grad_fn, counter.get_total_flops()))
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(name)) for name, module in model.named_modules() if name]
+    was_training = model.training
+    model.eval()
+    try:
+        x = example.detach().clone().requires_grad_()
+        with counter, torch.enable_grad():
+            scores = model(x if normalize is None else normalize(x))
+        total = max(counter.get_total_flops(), 1)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return [
+        Cut(name, layer, tuple(output.shape[1:]), flops / total)
+        for name, layer, output, node, flops in outputs
+        if calls[name] == 1 and node is not scores.grad_fn and _separates(node, scores, x)
+    ]
+
+
+def _separates(z: Any, scores: Tensor, x: Tensor) -> bool:
+    """Whether every path of the autograd graph from scores to input runs through the node z."""
+    if z is None or scores.grad_fn is None:
+        return False
+    pending, seen = [scores.grad_fn], {z}
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if getattr(node, "variable", None) is x:
+            return False
+        pending.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return True

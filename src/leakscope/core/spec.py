@@ -1,0 +1,162 @@
+"""Specifications: a method is a frozen dataclass; its fields are its configuration, its digest its identity."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from leakscope.core.errors import UsageError, unknown
+
+T = TypeVar("T")
+Plain = dict[str, Any]
+
+
+def digest(plain: object) -> str:
+    """The identity of plain data: SHA-256 of its canonical JSON, 24 hexadecimal digits."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def describe(value: object) -> Any:
+    """`value` as plain JSON data; equal configurations give equal descriptions.
+
+    A registered method becomes `{"kind": name, "revision": n, field: …}`, so that bumping a
+    revision, or changing a field, changes every key that contains it.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        plain: Plain = {}
+        if hasattr(value, "kind_name"):
+            plain["kind"] = value.kind_name
+            plain["revision"] = getattr(value, "revision", 1)
+        for field in dataclasses.fields(value):
+            item = getattr(value, field.name)
+            # 1 and 1.0 are one configuration when the field is a float.
+            if str(field.type).startswith("float") and isinstance(item, int):
+                item = float(item)
+            plain[field.name] = describe(item)
+        return plain
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(describe(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{type(value).__name__} has no plain description")
+
+
+def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
+    """`cls(**fields)` with checked types; every problem in one line."""
+    known = {field.name for field in dataclasses.fields(cast("Any", cls)) if field.init}
+    for key in fields:
+        if key not in known:
+            if not known:
+                raise UsageError(f"{name} has no field {key!r}; it takes none")
+            raise unknown(f"field of {name}", key, known)
+    if not hasattr(cls, "__pydantic_config__"):
+        # Fields may hold our own protocols and torch objects, which pydantic checks by isinstance.
+        cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
+    try:
+        return TypeAdapter(cls).validate_python(dict(fields))
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}" for item in error.errors()
+        )
+        raise UsageError(f"{name}: {problems}") from None
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def parse(text: str) -> Plain:
+    """`name`, `name:value` or `name:field=value,field=value` as a mapping; `value` fills the first field."""
+    name, _, rest = text.partition(":")
+    plain: Plain = {"kind": name}
+    for position, item in enumerate(part for part in rest.split(",") if part):
+        key, equals, value = item.partition("=")
+        if equals:
+            plain[key] = yaml.safe_load(value)
+        elif position == 0:
+            plain["*"] = yaml.safe_load(item)
+        else:
+            raise UsageError(f"{text!r}: write the {position + 1}th setting as field=value")
+    return plain
+
+
+class Kind(Generic[T]):
+    """All methods of one kind by name: those of its package, and those that others register.
+
+    Modules of the package are imported on first use, so adding a method is adding a file. Third
+    parties register through the entry-point group of the package's name.
+    """
+
+    def __init__(self, name: str, package: str) -> None:
+        self.name = name
+        self.package = package
+        self._classes: dict[str, type[T]] = {}
+        self._complete = False
+
+    def register(self, name: str, *, revision: int = 1) -> Callable[[type[T]], type[T]]:
+        """Class decorator. Bump `revision` when the same fields come to mean other numbers."""
+
+        def enter(cls: type[T]) -> type[T]:
+            taken = self._classes.get(name)
+            if taken is not None and taken.__qualname__ != cls.__qualname__:
+                raise ValueError(f"{self.name} {name!r} is already {taken.__module__}.{taken.__qualname__}")
+            cls.kind_name = name  # type: ignore[attr-defined]
+            cls.revision = revision  # type: ignore[attr-defined]
+            self._classes[name] = cls
+            return cls
+
+        return enter
+
+    def _load(self) -> dict[str, type[T]]:
+        if not self._complete:
+            package = importlib.import_module(self.package)
+            for module in pkgutil.iter_modules(package.__path__, self.package + "."):
+                importlib.import_module(module.name)
+            for entry in entry_points(group=self.package):
+                entry.load()
+            self._complete = True
+        return self._classes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._load()))
+
+    def __getitem__(self, name: str) -> type[T]:
+        classes = self._load()
+        if name not in classes:
+            raise unknown(self.name, name, classes)
+        return classes[name]
+
+    def build(self, spec: str | Mapping[str, Any] | T) -> T:
+        """A method from its name, from `name:field=value`, or from a mapping with a `kind`."""
+        if isinstance(spec, str):
+            spec = parse(spec)
+        if not isinstance(spec, Mapping):
+            return spec
+        fields = {key: value for key, value in spec.items() if key not in {"kind", "revision"}}
+        if "kind" not in spec:
+            raise UsageError(f"a {self.name} needs a 'kind', one of: {', '.join(self)}")
+        cls = self[str(spec["kind"])]
+        if "*" in fields:
+            first = next((field.name for field in dataclasses.fields(cast("Any", cls)) if field.init), None)
+            if first is None:
+                raise UsageError(f"{self.name} {spec['kind']!r} takes no settings")
+            fields[first] = fields.pop("*")
+        return validated(cls, fields, str(spec["kind"]))

@@ -1,0 +1,209 @@
+"""Who knows what: a threat model names what is handed over, and `grant` hands over nothing else."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core.data import ImageSet
+from leakscope.core.defense import Defense
+from leakscope.core.errors import NotGranted, UsageError
+from leakscope.core.model import SplitModel
+
+
+class Access(StrEnum):
+    """One thing an attacker may hold."""
+
+    LABELS = "labels"  # the predicted class of any picture it sends
+    SCORES = "scores"  # all class scores of any picture it sends
+    FEATURES = "features"  # the released features of the victims
+    QUERY = "query"  # released features of any picture it sends
+    ENCODER = "encoder"  # the weights of the client's half
+    HEAD = "head"  # the weights of the server's half
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """What the attacker is handed. The default is the strongest honest-but-curious server."""
+
+    access: frozenset[Access] = frozenset(Access)
+    public_data: bool = True
+    knows_defense: bool = True  # False only to demonstrate obscurity
+    queries: int | None = None  # pictures it may send; None: no limit
+
+    def require(self, needs: frozenset[Access], attack: str) -> None:
+        missing = sorted(needs - self.access)
+        if missing:
+            granted = ", ".join(sorted(self.access)) or "nothing"
+            raise UsageError(f"{attack} needs {', '.join(missing)}; the threat model grants: {granted}")
+
+
+class Oracle:
+    """A black box that answers for pictures, counts them, and stops at its budget."""
+
+    def __init__(self, target: SplitModel, budget: Budget, rng: torch.Generator) -> None:
+        self._target = target
+        self._budget = budget
+        self._rng = rng
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """Released features, with the randomness of a real release."""
+        self._budget.spend(len(x))
+        return self._target.release(x, self._rng)
+
+    @torch.no_grad()
+    def scores(self, x: Tensor) -> Tensor:
+        self._budget.spend(len(x))
+        return self._target.run(x, self._rng).scores
+
+    def labels(self, x: Tensor) -> Tensor:
+        return self.scores(x).argmax(1)
+
+
+@dataclass
+class Budget:
+    """Pictures sent so far, and how many may be."""
+
+    limit: int | None
+    spent: int = 0
+
+    def spend(self, count: int) -> None:
+        if self.limit is not None and self.spent + count > self.limit:
+            raise QueriesExhausted(f"{self.spent} of {self.limit} queries used; {count} more asked for")
+        self.spent += count
+
+    @property
+    def left(self) -> float:
+        return float("inf") if self.limit is None else self.limit - self.spent
+
+
+class QueriesExhausted(Exception):
+    """The query budget is used up: an attack must end with what it has."""
+
+
+@dataclass(frozen=True)
+class View:
+    """All that an attack gets to see. Reading what was not granted raises `NotGranted`."""
+
+    image_shape: tuple[int, int, int]
+    classes: int
+    device: torch.device
+    budget: Budget
+    _granted: dict[str, Any] = field(repr=False)
+
+    def _get(self, what: str) -> Any:
+        if what not in self._granted:
+            raise NotGranted(f"{what} not granted, only: {', '.join(sorted(self._granted)) or 'nothing'}")
+        return self._granted[what]
+
+    def __contains__(self, what: str) -> bool:
+        return what in self._granted
+
+    @property
+    def public(self) -> ImageSet:
+        """Pictures of the attacker's own."""
+        public: ImageSet = self._get("public")
+        return public
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The client's half, `x ↦ z`, without its release; its weights can be differentiated."""
+        encoder: nn.Module = self._get(Access.ENCODER)
+        return encoder
+
+    @property
+    def network(self) -> SplitModel:
+        """The whole network; needs both halves."""
+        network: SplitModel = self._get(Access.HEAD)
+        return network
+
+    @property
+    def defense(self) -> Defense:
+        """How features are released; the identity when the attacker does not know the defence."""
+        defense: Defense = self._get("defense")
+        return defense
+
+    def query(self, x: Tensor) -> Tensor:
+        """Released features of the attacker's pictures."""
+        answer: Tensor = self._get(Access.QUERY)(x)
+        return answer
+
+    def scores(self, x: Tensor) -> Tensor:
+        answer: Tensor = self._get(Access.SCORES)(x)
+        return answer
+
+    def labels(self, x: Tensor) -> Tensor:
+        answer: Tensor = self._get(Access.LABELS)(x)
+        return answer
+
+
+class Encoder(nn.Module):
+    """The client's half of a network, with every weight it does not use set to zero."""
+
+    def __init__(self, target: SplitModel, example: Tensor) -> None:
+        super().__init__()
+        self.split = copy.deepcopy(target).eval()
+        self.split.defense = Defense()
+        self._forget_head(example)
+        self.requires_grad_(False)
+
+    def _forget_head(self, example: Tensor) -> None:
+        ran: set[nn.Module] = set()
+        handles = [
+            module.register_forward_pre_hook(lambda module, args: ran.add(module)) for module in self.split.modules()
+        ]
+        self.split.requires_grad_(True)
+        with torch.enable_grad():
+            z = self.split.encode(example)
+        for handle in handles:
+            handle.remove()
+        parameters = list(self.split.parameters())
+        gradients = torch.autograd.grad(z.sum(), parameters, allow_unused=True) if z.requires_grad else ()
+        used = {id(p) for p, g in zip(parameters, gradients, strict=False) if g is not None}
+        with torch.no_grad():
+            for p in parameters:
+                if id(p) not in used:
+                    p.zero_()
+            for module in self.split.modules():
+                if module not in ran:
+                    for buffer in module.buffers(recurse=False):
+                        buffer.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.split.encode(x)
+
+
+def grant(
+    target: SplitModel,
+    threat: ThreatModel,
+    public: ImageSet,
+    rng: torch.Generator,
+    *,
+    classes: int,
+    device: torch.device,
+) -> View:
+    """Copy out of the target what the threat model names, and nothing else."""
+    budget = Budget(threat.queries)
+    oracle = Oracle(copy.deepcopy(target).eval(), budget, rng)
+    example = public.images[:2].to(device)
+    handed: dict[str, Any] = {}
+    if threat.public_data:
+        handed["public"] = public
+    if Access.QUERY in threat.access:
+        handed[Access.QUERY] = oracle.features
+    if Access.SCORES in threat.access:
+        handed[Access.SCORES] = oracle.scores
+    if Access.LABELS in threat.access:
+        handed[Access.LABELS] = oracle.labels
+    if Access.ENCODER in threat.access:
+        handed[Access.ENCODER] = Encoder(target, example)
+        handed["defense"] = target.defense if threat.knows_defense else Defense()
+    if {Access.ENCODER, Access.HEAD} <= threat.access:
+        handed[Access.HEAD] = copy.deepcopy(target).eval().requires_grad_(False)
+    return View(public.shape, classes, device, budget, handed)
