@@ -60,6 +60,8 @@ class Attack(ABC):
     rebuilds_classes: ClassVar[bool] = False
     #: Differentiates through the encoder; compared with black-box attacks by the audit.
     white_box: ClassVar[bool] = False
+    #: Takes the expectation over a random release, or trains on fresh draws of it.
+    averages_noise: ClassVar[bool] = False
 
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         """Everything that does not depend on the victims: train a decoder, a GAN, a surrogate."""

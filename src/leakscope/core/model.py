@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,25 +129,28 @@ class SplitModel(nn.Module):
         return self.defense.release(self.encode(x), rng, training=self.training)
 
     def export(self, example: Tensor) -> tuple[nn.Module, nn.Module]:
-        """The client's and the server's half as two modules that share no weights.
+        """The client's and the server's half as two modules in eval mode that share no weights, nor any with this one.
 
         The client's half carries normalisation and release. The halves are traced with `torch.fx`;
         a network whose control flow depends on the data cannot be.
         """
+        # In eval mode also while tracing: functional dropout would be fixed as it is in training.
+        deployed = copy.deepcopy(self).eval()
         # Optional arguments of a network's forward (masks, flags) stay at their defaults.
-        arguments = list(inspect.signature(self.model.forward).parameters.values())[1:]
+        arguments = list(inspect.signature(deployed.model.forward).parameters.values())[1:]
         defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
         try:
-            graph = _CutTracer(self.cut).trace(self.model, concrete_args=defaults or None)
+            graph = _CutTracer(self.cut).trace(deployed.model, concrete_args=defaults or None)
         except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"{type(self.model).__name__} cannot be exported: torch.fx says: {reason}") from None
-        client, server = _halves(self.model, graph, self.cut)
+        client, server = _halves(deployed.model, graph, self.cut)
         with torch.no_grad():
-            whole = self._forward(example, lambda z: z)
-            if not torch.allclose(server(client(self.normalize(example))), whole, rtol=1e-3, atol=1e-4):
+            whole = deployed._forward(example, torch.clone)
+            if not torch.allclose(server(client(deployed.normalize(example))), whole, rtol=1e-3, atol=1e-4):
                 raise UsageError(f"the halves at {self.cut!r} do not compose to the network; cut elsewhere")
-        return ClientHalf(self.normalize, client, self.defense), server
+        # A layer called on both sides of the cut is still one object here.
+        return ClientHalf(deployed.normalize, client, self.defense).eval(), copy.deepcopy(server)
 
 
 class ClientHalf(nn.Module):
@@ -241,6 +245,10 @@ def cuts(model: nn.Module, example: Tensor, normalize: nn.Module | None = None) 
         model.train(was_training)
         for handle in handles:
             handle.remove()
+    if not isinstance(scores, Tensor):
+        raise UsageError(
+            f"the network returns {type(scores).__name__}, not a tensor of scores; return the scores alone"
+        )
     return [
         Cut(name, layer, tuple(output.shape[1:]), flops / total)
         for name, layer, output, node, flops in outputs

@@ -40,6 +40,8 @@ def describe(value: object) -> Any:
             plain["kind"] = value.kind_name
             plain["revision"] = getattr(value, "revision", 1)
         for field in dataclasses.fields(value):
+            if not field.metadata.get("identity", True):
+                continue  # carried along, but already identified by another field
             item = getattr(value, field.name)
             # 1 and 1.0 are one configuration when the field is a float.
             if str(field.type).startswith("float") and isinstance(item, int):
@@ -160,3 +162,24 @@ class Kind(Generic[T]):
                 raise UsageError(f"{self.name} {spec['kind']!r} takes no settings")
             fields[first] = fields.pop("*")
         return validated(cls, fields, str(spec["kind"]))
+
+
+def label(method: object) -> str:
+    """How a method is written on a command line: its name and the fields that differ from their defaults."""
+    parts = getattr(method, "parts", None)
+    if parts:
+        return "+".join(label(part) for part in parts)
+    name = str(getattr(method, "kind_name", type(method).__name__))
+    settings = []
+    for field in dataclasses.fields(cast("Any", method)):
+        value = getattr(method, field.name)
+        if not field.metadata.get("identity", True):
+            continue
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if value != default:
+            settings.append(f"{field.name}={_written(value)}")
+    return f"{name}:{','.join(settings)}" if settings else name
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(describe(value), separators=(",", ":"))

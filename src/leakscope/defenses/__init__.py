@@ -1,1 +1,1 @@
-"""TODO"""
+"""Defences: one method, one file."""

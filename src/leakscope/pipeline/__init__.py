@@ -1,1 +1,1 @@
-"""TODO"""
+"""From a configuration to finished results: plan, train, execute, audit."""

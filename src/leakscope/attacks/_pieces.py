@@ -1,0 +1,320 @@
+"""What residual blocks are made of: affine maps with their adjoints, activations, and the rest.
+
+Batch norm in eval mode is affine. After or before a convolution without groups its scale folds into
+the weights; the shift of a batch norm before a *zero-padded* convolution is a map over the picture,
+not one number a channel, so every constant is kept as a map: `A x = linear(x) + A(0)`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Shape = tuple[int, ...]
+
+
+class Linear(Protocol):
+    """A linear map between batches, its adjoint, and a bound on its rank."""
+
+    rank_bound: int
+
+    def __call__(self, v: Tensor) -> Tensor: ...
+
+    def adjoint(self, u: Tensor) -> Tensor: ...
+
+
+@dataclass
+class Convolution:
+    """`conv2d` without bias; its adjoint is `conv_transpose2d` with the same weights.
+
+    Without stride the adjoint is also a convolution, with the kernel turned round and its channels
+    exchanged, which runs up to twice as fast on a CPU.
+    """
+
+    weight: Tensor
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    inputs: Shape
+    outputs: Shape
+
+    def __post_init__(self) -> None:
+        # Several input sizes give one output size under stride: this picks the one that was traced.
+        self.rest = tuple(
+            size - ((out - 1) * step - 2 * pad + (kernel - 1) * gap + 1)
+            for size, out, step, pad, kernel, gap in zip(
+                self.inputs[1:],
+                self.outputs[1:],
+                self.stride,
+                self.padding,
+                self.weight.shape[2:],
+                self.dilation,
+                strict=True,
+            )
+        )
+        turned = [
+            gap * (kernel - 1) - pad
+            for gap, kernel, pad in zip(self.dilation, self.weight.shape[2:], self.padding, strict=True)
+        ]
+        self.turned: Tensor | None = None
+        if self.stride == (1, 1) and self.groups == 1 and min(turned) >= 0:
+            self.turned, self.turned_padding = self.weight.flip(2, 3).transpose(0, 1).contiguous(), turned
+        numel = [int(torch.Size(shape).numel()) for shape in (self.inputs, self.outputs)]
+        self.rank_bound = min(numel)
+        if self.pointwise:
+            matrix_rank = int(torch.linalg.matrix_rank(self.weight[:, :, 0, 0]))
+            self.rank_bound = matrix_rank * self.outputs[1] * self.outputs[2]
+
+    @property
+    def pointwise(self) -> bool:
+        return self.weight.shape[2:] == (1, 1) and self.groups == 1 and self.padding == (0, 0)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return F.conv2d(v, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+
+    def adjoint(self, u: Tensor) -> Tensor:
+        if self.turned is not None:
+            return F.conv2d(u, self.turned, None, 1, self.turned_padding, self.dilation)
+        return self._transposed(u, self.weight)
+
+    def _transposed(self, u: Tensor, weight: Tensor) -> Tensor:
+        rest = list(self.rest)
+        return F.conv_transpose2d(u, weight, None, self.stride, self.padding, rest, self.groups, self.dilation)
+
+    def pseudoinverse(self) -> Callable[[Tensor], Tensor]:
+        """Of a 1×1 convolution: each kept pixel is a matrix product, each skipped one is zero."""
+        inverse = torch.linalg.pinv(self.weight[:, :, 0, 0].double()).to(self.weight)  # in × out
+        return lambda u: self._transposed(u, inverse.t()[:, :, None, None].contiguous())
+
+
+@dataclass
+class Scaling:
+    """Multiplication with one number a channel."""
+
+    scale: Tensor  # C, or 1×C×1×1 after __post_init__
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        self.scale = self.scale.view(1, -1, *(1 for _ in self.shape[1:]))
+        self.rank_bound = int(torch.Size(self.shape).numel())
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return v * self.scale
+
+    adjoint = __call__
+
+
+@dataclass
+class Recorded:
+    """Any other linear map (pooling by averages, subsampling, padding, reshaping); autograd gives the adjoint."""
+
+    function: Callable[[Tensor], Tensor]
+    inputs: Shape
+    outputs: Shape
+
+    def __post_init__(self) -> None:
+        self.rank_bound = min(int(torch.Size(shape).numel()) for shape in (self.inputs, self.outputs))
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return self.function(v)
+
+    def adjoint(self, u: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = torch.zeros(len(u), *self.inputs, dtype=u.dtype, device=u.device, requires_grad=True)
+            return torch.autograd.grad(self.function(x), x, u)[0]
+
+
+@dataclass
+class Affine:
+    """`A x = L_k … L_1 x + A(0)`."""
+
+    maps: tuple[Linear, ...]
+    constant: Tensor | None  # 1×…, None when it is zero
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        return x if self.constant is None else x + self.constant
+
+    def linear(self, v: Tensor) -> Tensor:
+        for part in self.maps:
+            v = part(v)
+        return v
+
+    def adjoint(self, u: Tensor) -> Tensor:
+        for part in reversed(self.maps):
+            u = part.adjoint(u)
+        return u
+
+    def linearise(self, x: Tensor) -> tuple[Tensor, Products]:
+        return self(x), Products(self.linear, self.adjoint)
+
+    @property
+    def rank_bound(self) -> int | None:
+        """None for the identity, whose rank is that of the space it acts on."""
+        return min((part.rank_bound for part in self.maps), default=None)
+
+    def pseudoinverse(self) -> Callable[[Tensor], Tensor] | None:
+        """Where it is cheap: the identity, and one 1×1 convolution."""
+        if not self.maps:
+            return lambda u: u
+        only = self.maps[0]
+        return (
+            only.pseudoinverse() if len(self.maps) == 1 and isinstance(only, Convolution) and only.pointwise else None
+        )
+
+
+IDENTITY = Affine((), None)
+
+
+@dataclass
+class Products:
+    """`J v` and `Jᵀ u` at one point; `active` counts the units an activation lets through, per picture."""
+
+    forward: Callable[[Tensor], Tensor]
+    adjoint: Callable[[Tensor], Tensor]
+    active: Tensor | None = None
+
+
+@dataclass
+class Rectifier:
+    """`z` where z > 0, `slope · z` elsewhere: ReLU (slope 0), LeakyReLU, PReLU (one slope a channel)."""
+
+    slope: Tensor  # broadcasts against a batch
+
+    def __post_init__(self) -> None:
+        self.plain = not bool(self.slope.any())  # ReLU, which has its own fast kernel
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return torch.relu(z) if self.plain else torch.where(z > 0, z, self.slope * z)
+
+    def slopes(self, z: Tensor) -> Tensor:
+        if self.plain:
+            return (z > 0).to(z.dtype)
+        return torch.where(z > 0, torch.ones_like(z), self.slope.expand_as(z))
+
+    def linearise(self, z: Tensor) -> tuple[Tensor, Products]:
+        slopes = self.slopes(z)
+        passed = (slopes != 0).flatten(1).sum(1)
+        return z * slopes, Products(lambda v: v * slopes, lambda u: u * slopes, passed)
+
+    @property
+    def invertible(self) -> bool:
+        return bool((self.slope > 0).all())
+
+    def invert(self, y: Tensor) -> Tensor:
+        return torch.where(y > 0, y, y / self.slope)
+
+
+@dataclass
+class Smooth:
+    """A part that is not a chain of affine maps and rectifiers (attention, GELU, max-pooling): differentiated."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def linearise(self, x: Tensor) -> tuple[Tensor, Products]:
+        return products(self.function, x)
+
+
+def products(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Products]:
+    """`f(x)` with `J v` and `Jᵀ u` there, each for about one forward pass.
+
+    The graph of `u ↦ Jᵀ u` is linear in u, so its own gradient is `v ↦ J v`. Fused attention kernels
+    have no second derivative: the plain one is used.
+    """
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        x = x.detach().requires_grad_()
+        y = function(x)
+
+    @functools.cache
+    def pullback() -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            u = torch.zeros_like(y, requires_grad=True)
+            return u, torch.autograd.grad(y, x, u, create_graph=True)[0]
+
+    def forward(v: Tensor) -> Tensor:
+        u, pulled = pullback()
+        return torch.autograd.grad(pulled, u, v, retain_graph=True)[0]
+
+    def adjoint(w: Tensor) -> Tensor:
+        return torch.autograd.grad(y, x, w, retain_graph=True)[0]
+
+    return y.detach(), Products(forward, adjoint)
+
+
+Piece = Affine | Rectifier | Smooth
+
+
+def affine(parts: Sequence[tuple[nn.Module | None, Callable[[Tensor], Tensor]]], example: Tensor) -> Affine:
+    """The affine map `part_k ∘ … ∘ part_1` with batch norms folded into convolutions.
+
+    Each part comes with its module, if it is one, and as a function.
+    """
+    maps: list[Linear] = []
+    pending: Tensor | None = None  # scale of a batch norm that waits for its convolution
+    x = torch.zeros_like(example)
+    for module, apply in parts:
+        before = x
+        x = apply(x)
+        inputs, outputs = tuple(before.shape[1:]), tuple(x.shape[1:])
+        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+            scale = _scale(module)
+            last = maps[-1] if maps and pending is None else None
+            if isinstance(last, Convolution):
+                last.weight = last.weight * scale.view(-1, 1, 1, 1)
+                last.__post_init__()
+            else:
+                pending = scale if pending is None else pending * scale
+            continue
+        convolution = _convolution(module, inputs, outputs)
+        if pending is not None:
+            if convolution is not None and convolution.groups == 1:
+                convolution.weight = convolution.weight * pending.view(1, -1, 1, 1)
+                convolution.__post_init__()
+            else:
+                maps.append(Scaling(pending, inputs))
+            pending = None
+        if convolution is not None:
+            maps.append(convolution)
+        elif not isinstance(module, nn.Identity | nn.Dropout):
+            maps.append(Recorded(_without_constant(apply, torch.zeros_like(before)), inputs, outputs))
+    if pending is not None:
+        maps.append(Scaling(pending, tuple(x.shape[1:])))
+    # x is now the image of zero under all parts: the constant.
+    return Affine(tuple(maps), x if bool(x.any()) else None)
+
+
+def _scale(norm: nn.BatchNorm2d | nn.BatchNorm1d) -> Tensor:
+    assert norm.running_var is not None
+    scale = torch.rsqrt(norm.running_var + norm.eps)
+    return scale if norm.weight is None else scale * norm.weight
+
+
+def _without_constant(function: Callable[[Tensor], Tensor], zero: Tensor) -> Callable[[Tensor], Tensor]:
+    constant = function(zero)
+    return (lambda v: function(v) - constant) if bool(constant.any()) else function
+
+
+def _convolution(module: nn.Module | None, inputs: Shape, outputs: Shape) -> Convolution | None:
+    if not isinstance(module, nn.Conv2d) or module.padding_mode != "zeros" or isinstance(module.padding, str):
+        return None
+    height, width = module.padding
+    return Convolution(
+        module.weight.detach().clone(),
+        (module.stride[0], module.stride[1]),
+        (height, width),
+        (module.dilation[0], module.dilation[1]),
+        module.groups,
+        inputs,
+        outputs,
+    )

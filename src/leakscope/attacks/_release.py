@@ -1,0 +1,123 @@
+"""How an attacker learns what the target releases: for pictures of its own, and in expectation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakscope.core.threat import Access, View
+
+_PROBES = 8  # pictures sent twice to learn whether a release is random
+_CHUNK = 256  # pictures encoded at once
+_CACHE_BYTES = 2 * 1024**3
+
+
+def child(rng: torch.Generator, device: torch.device) -> torch.Generator:
+    """A generator on `device` seeded from `rng`: noise is drawn where the features are."""
+    seed = int(torch.randint(2**62, (1,), generator=rng, device=rng.device))
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def same_release(first: Tensor, second: Tensor) -> bool:
+    """Whether two releases differ by no more than the round-off of another batch size."""
+    return first.shape == second.shape and float((first - second).abs().max()) <= 1e-4 * float(first.abs().max())
+
+
+def channel_statistics(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation per channel, shaped to broadcast: maps N×C×h×w, tokens N×T×D, vectors N×D.
+
+    A channel that never moves gets the deviation one.
+    """
+    axes = {4: (0, 2, 3), 3: (0, 1)}.get(features.ndim, (0,))
+    mean = features.mean(axes, keepdim=True)
+    deviation = features.std(axes, correction=0, keepdim=True)
+    return mean, torch.where(deviation > 1e-6 * mean.abs().clamp_min(1e-6), deviation, 1.0)
+
+
+class PublicReleases:
+    """Released features of the attacker's own pictures, drawn anew on request when the release is random.
+
+    An attacker that holds the encoder and knows the defence computes them at home, which spends no
+    queries and runs the encoder once. Otherwise it asks; when its budget is used up, the last
+    answer it got for a picture serves again. `len` pictures of the public set are covered.
+    """
+
+    def __init__(self, view: View, rng: torch.Generator) -> None:
+        self._view = view
+        self._rng = child(rng, view.device)
+        self._images = view.public.images
+        self._at_home = Access.ENCODER in view and self._home_agrees()
+        self._cache: Tensor | None = None
+        if self._at_home:
+            first = self._release(self._encode(slice(0, _PROBES)))
+            self.random = not same_release(first, self._release(self._encode(slice(0, _PROBES))))
+            self.count = len(self._images)
+            if first[:1].numel() * first.element_size() * self.count <= _CACHE_BYTES:
+                clean = torch.cat([self._encode(chunk) for chunk in self._chunks()])
+                self._cache = clean if self.random else self._release(clean)
+        else:
+            self._ask_all()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def images(self, index: Tensor) -> Tensor:
+        return self._images[index.to(self._images.device)].to(self._view.device)
+
+    def draw(self, index: Tensor) -> Tensor:
+        """What is released for the pictures `index`, with fresh noise."""
+        index = index.to(self._view.device)
+        if self._at_home:
+            features = self._cache[index] if self._cache is not None else self._encode(index)
+            return self._release(features) if self.random or self._cache is None else features
+        assert self._cache is not None
+        if self.random and self._view.budget.left >= len(index):
+            self._cache[index] = self._view.query(self.images(index))
+        return self._cache[index]
+
+    def draw_all(self) -> Tensor:
+        indices = torch.arange(self.count, device=self._view.device).split(_CHUNK)
+        return torch.cat([self.draw(index) for index in indices])
+
+    def _home_agrees(self) -> bool:
+        """Whether the defence the attacker believes in explains what it is sent.
+
+        A defence it does not know looks like none: then the answers differ from a home release
+        that has no randomness to blame, and only queries show the truth.
+        """
+        if self._view.budget.left < _PROBES:
+            return True
+        answers = self._view.query(self._images[:_PROBES].to(self._view.device))
+        clean = self._encode(slice(0, _PROBES))
+        first, second = self._release(clean), self._release(clean)
+        return not same_release(first, second) or same_release(first, answers)
+
+    def _ask_all(self) -> None:
+        left = self._view.budget.left
+        spare = _PROBES if left >= 2 * _PROBES else 0
+        self.count = int(min(len(self._images), left - spare))
+        self.random = False
+        if self.count == 0:
+            return
+        answers = [self._view.query(self._images[chunk].to(self._view.device)) for chunk in self._chunks()[:1]]
+        fitting = max(2, _CACHE_BYTES // (answers[0][:1].numel() * answers[0].element_size()))
+        self.count = min(self.count, fitting)
+        answers += [self._view.query(self._images[chunk].to(self._view.device)) for chunk in self._chunks()[1:]]
+        self._cache = torch.cat(answers)[: self.count]
+        if spare:
+            again = self._view.query(self._images[: min(spare, self.count)].to(self._view.device))
+            self.random = not same_release(self._cache[: len(again)], again)
+
+    def _chunks(self) -> list[slice]:
+        return [slice(low, min(low + _CHUNK, self.count)) for low in range(0, self.count, _CHUNK)]
+
+    @torch.no_grad()
+    def _encode(self, index: Tensor | slice) -> Tensor:
+        if isinstance(index, Tensor):
+            index = index.to(self._images.device)
+        features: Tensor = self._view.encoder(self._images[index].to(self._view.device))
+        return features
+
+    @torch.no_grad()
+    def _release(self, features: Tensor) -> Tensor:
+        return self._view.defense.release(features, self._rng)

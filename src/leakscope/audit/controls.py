@@ -1,0 +1,104 @@
+"""Encoders with known answers: an attack that cannot invert these says nothing about a defence."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core.defense import Defense
+from leakscope.core.model import SplitModel
+
+#: An attack passes its positive control when it recovers this share of the pixel variance …
+POSITIVE_LEAK = 0.9
+#: … finds the canary when it recovers this share …
+CANARY_LEAK = 0.5
+#: … and fails its negative control when reconstructions fit pictures of *other* victims this well.
+NEGATIVE_LEAK = 0.05
+
+
+class PixelPath(nn.Module):
+    """The picture itself, laid out like features of a given shape: lossless, so perfectly invertible.
+
+    For a C×h×w map the picture is enlarged to a multiple of h×w and its blocks become channels
+    (`pixel_unshuffle`); otherwise it is flattened.
+    """
+
+    def __init__(self, feature_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.grid = feature_shape[1:] if len(feature_shape) == 3 and min(feature_shape[1:]) > 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.grid is None:
+            return x.flatten(1)
+        h, w = self.grid
+        scale = max(math.ceil(x.shape[2] / h), math.ceil(x.shape[3] / w))
+        if (h * scale, w * scale) != tuple(x.shape[2:]):
+            x = F.interpolate(x, size=(h * scale, w * scale), mode="bilinear", align_corners=False)
+        return F.pixel_unshuffle(x, scale)
+
+
+class _Scores(nn.Module):
+    """A head that says nothing: class scores are zero."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.flatten(1)[:, :1].expand(-1, self.classes) * 0
+
+
+def identity_control(feature_shape: tuple[int, ...], classes: int) -> SplitModel:
+    """An encoder that sends the picture itself."""
+    model = nn.Sequential()
+    model.add_module("path", PixelPath(feature_shape))
+    model.add_module("head", _Scores(classes))
+    return SplitModel(model, "path").eval()
+
+
+class _Planted(nn.Module):
+    """Features of a target with the pixel path beside them."""
+
+    def __init__(self, target: SplitModel, feature_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.target = copy.deepcopy(target).eval()
+        self.path = PixelPath(feature_shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.target.encode(x)
+        if self.path.grid is None:
+            z = z.flatten(1)
+        return torch.cat((z, self.path(x)), 1)
+
+
+@dataclass(frozen=True)
+class _GuardedPart(Defense):
+    """Releases the first `width` channels through `inner`, and the planted ones as they are."""
+
+    inner: Defense
+    width: int
+    feature_shape: tuple[int, ...]
+
+    def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
+        own = z[:, : self.width].reshape(-1, *self.feature_shape)
+        released = self.inner.release(own, rng, training=training).reshape_as(z[:, : self.width])
+        return torch.cat((released, z[:, self.width :]), 1)
+
+
+def canary(target: SplitModel, feature_shape: tuple[int, ...], classes: int) -> SplitModel:
+    """The target with an undefended pixel path planted beside its features.
+
+    The defence still acts on the target's own features, so an attack that misses the canary would
+    also miss a real leak there.
+    """
+    planted = _Planted(target, feature_shape)
+    width = feature_shape[0] if planted.path.grid is not None else math.prod(feature_shape)
+    model = nn.Sequential()
+    model.add_module("planted", planted)
+    model.add_module("head", _Scores(classes))
+    return SplitModel(model, "planted", defense=_GuardedPart(target.defense, width, feature_shape)).eval()

@@ -1,0 +1,43 @@
+"""Floors: what an attacker gets who sees nothing of the victim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from leakscope.core.data import ImageSet
+
+
+def class_means(public: ImageSet, labels: Tensor) -> Tensor:
+    """For each label, the mean public picture of that class; the overall mean where the class is absent."""
+    count = max(int(labels.max()), int(public.labels.max())) + 1
+    flat = public.images.flatten(1)
+    sums = torch.zeros(count, flat.shape[1]).index_add_(0, public.labels, flat)
+    sizes = torch.bincount(public.labels, minlength=count).unsqueeze(1)
+    means = torch.where(sizes > 0, sums / sizes.clamp(min=1), flat.mean(0, keepdim=True))
+    return means[labels].view(-1, *public.shape)
+
+
+def mean_image(public: ImageSet, victims: ImageSet) -> Tensor:
+    """One picture for everybody."""
+    return public.images.mean(0, keepdim=True).expand(len(victims), -1, -1, -1)
+
+
+def class_mean_image(public: ImageSet, victims: ImageSet) -> Tensor:
+    """What the label alone tells."""
+    return class_means(public, victims.labels)
+
+
+def nearest_public_image(public: ImageSet, victims: ImageSet) -> Tensor:
+    """The public picture nearest to the victim's: an oracle of how far retrieval could ever get."""
+    distances = torch.cdist(victims.images.flatten(1), public.images.flatten(1))
+    return public.images[distances.argmin(1)]
+
+
+FLOORS: dict[str, Callable[[ImageSet, ImageSet], Tensor]] = {
+    "mean": mean_image,
+    "class-mean": class_mean_image,
+    "nearest-public": nearest_public_image,
+}

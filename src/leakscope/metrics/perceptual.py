@@ -1,0 +1,92 @@
+"""Distance as a network sees it: LPIPS, and MixCon's PSIM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from leakscope.core.metric import METRICS, Metric, Reference
+from leakscope.metrics.networks import PERCEPTIONS, Perception
+from leakscope.metrics.pictures import require_pictures
+
+#: Pixels a network sees at once (64 pictures of 224×224).
+PIXELS_AT_ONCE = 64 * 224 * 224
+
+
+def _unit(features: Tensor) -> Tensor:
+    """Every position's feature vector, scaled to length 1."""
+    length: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+    return features / (length + 1e-10)
+
+
+@torch.no_grad()
+def perceptual_loss(network: Perception, guess: Tensor, truth: Tensor) -> Tensor:
+    """Σ_l mean over positions of Σ_c w_lc·(f̂_lc(x̂) − f̂_lc(x))², one number for each image.
+
+    f̂_l is map l with the feature vector of every position scaled to length 1, w_l its channel weights.
+    """
+    at_once = max(1, PIXELS_AT_ONCE // truth[0, 0].numel())
+    parts = []
+    for a, b in zip(guess.split(at_once), truth.split(at_once), strict=True):
+        pairs = zip(network(a), network(b), network.channel_weights, strict=True)
+        # Positions are averaged before channels are weighted: the same sum, in one pass over the maps.
+        terms = [(_unit(f) - _unit(g)).square().mean((2, 3)) @ weight for f, g, weight in pairs]
+        parts.append(torch.stack(terms).sum(0))
+    return torch.cat(parts)
+
+
+@METRICS.register("lpips")
+@dataclass(frozen=True)
+class LearnedPerceptualDistance(Metric):
+    """LPIPS v0.1 on AlexNet (Zhang et al., CVPR 2018): `perceptual_loss` with the learnt channel weights.
+
+    Pictures are taken from [0, 1] to [−1, 1] and normalised here; grey ones are repeated to RGB.
+    A picture whose shorter side is below 64 pixels is first enlarged to 64 (bilinear, no corner
+    alignment): AlexNet sees nothing below 31. Such values can be compared with each other, not with
+    LPIPS computed after another enlargement.
+    """
+
+    more_leak: ClassVar[Literal["high", "low"]] = "low"
+
+    def unavailable(self, root: Path | None) -> str | None:
+        return PERCEPTIONS["alexnet"].unavailable(root)
+
+    def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
+        require_pictures(guess, truth)
+        return perceptual_loss(PERCEPTIONS["alexnet"].load(reference.root, truth.device), guess, truth)
+
+
+@METRICS.register("psim")
+@dataclass(frozen=True)
+class PerceptualSimilarity(Metric):
+    """1 − `perceptual_loss` in the features of a named network (MixCon, Li et al., 2020).
+
+    `alexnet` carries the LPIPS weights, so psim[alexnet] = 1 − LPIPS, and may fall a little below 0.
+    `random-conv` needs no file; its channels count alike, and its similarity lies in [0, 1].
+    Values in the features of two networks cannot be compared; hence the network is in the name.
+
+    Differs from the paper: MixCon does not say which network it used.
+    """
+
+    network: str = "alexnet"
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+
+    def __post_init__(self) -> None:
+        if self.network not in PERCEPTIONS:
+            raise ValueError(f"no network {self.network!r} for psim; choose from: {', '.join(PERCEPTIONS)}")
+
+    @property
+    def name(self) -> str:
+        return f"psim[{self.network}]"
+
+    def unavailable(self, root: Path | None) -> str | None:
+        return PERCEPTIONS[self.network].unavailable(root)
+
+    def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
+        require_pictures(guess, truth)
+        return 1 - perceptual_loss(PERCEPTIONS[self.network].load(reference.root, truth.device), guess, truth)

@@ -1,0 +1,30 @@
+"""A network the caller already holds."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from leakscope.models.architecture import MODELS, Architecture
+from leakscope.models.weights import state_digest
+
+
+@MODELS.register("given")
+@dataclass(frozen=True)
+class Given(Architecture):
+    """An `nn.Module` handed over in Python; its class and weights are its identity."""
+
+    layers: str
+    weights: str
+    module: nn.Module | None = field(default=None, repr=False, compare=False, metadata={"identity": False})
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Given:
+        return cls(type(module).__qualname__, state_digest(module), module)
+
+    def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+        if self.module is None:
+            raise ValueError("a given network exists only in the process that holds it; pass the module itself")
+        return copy.deepcopy(self.module)

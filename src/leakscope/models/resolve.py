@@ -1,0 +1,49 @@
+"""From what a user writes to a network that reads the user's pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core.errors import UsageError
+from leakscope.models.architecture import MODELS, Architecture
+
+
+def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
+    """An architecture from a name, `name:field=value`, a mapping, or `path/to/file.py:factory`."""
+    if isinstance(spec, str):
+        path, _, factory = spec.rpartition(":")
+        if path.endswith(".py") and "=" not in path:
+            spec = {"kind": "file", "path": path, "factory": factory}
+        elif spec.endswith(".py") and "=" not in spec:
+            spec = {"kind": "file", "path": spec.removeprefix("file:")}
+    return MODELS.build(spec)
+
+
+def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The network with fresh weights from the ambient generator, once it has been seen to read such pictures.
+
+    One forward pass in eval mode, which also gives lazy layers their shapes: what does not fit is the
+    user's to mend, and better known before anything is trained.
+    """
+    name = architecture.kind_name
+    size = "×".join(str(length) for length in image_shape)
+    model = architecture.build(image_shape, classes).eval()
+    normalize = architecture.normalization() or nn.Identity()
+    try:
+        with torch.no_grad():
+            scores = model(normalize(torch.zeros(2, *image_shape)))
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a user's forward raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"{name} cannot read {size} pictures ({reason}); resize them or take another model") from None
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
+        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise UsageError(f"{name} must return one row of scores a picture; for 2 pictures it returned {got}")
+    if scores.shape[1] < classes:
+        raise UsageError(f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many")
+    return model.train()

@@ -1,0 +1,259 @@
+"""The one training loop: any network, any defence, resumable at every epoch."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core import progress, seeds
+from leakscope.core.data import ImageSet
+from leakscope.core.defense import Step
+from leakscope.core.errors import UsageError
+from leakscope.core.model import SplitModel
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a target is trained. `patience` stops early on a validation slice of the private data."""
+
+    epochs: int = 10
+    batch: int = 64
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = 2e-3
+    weight_decay: float = 1e-4
+    momentum: float = 0.9
+    schedule: Literal["cosine", "multistep", "constant"] = "cosine"
+    warmup: float = 0.05  # share of all steps
+    patience: int | None = None  # epochs without a better validation accuracy
+    augment: bool = False  # shifts of up to an eighth, mirror images for colour pictures
+    mixed_precision: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or self.batch < 2:
+            raise ValueError("epochs must be at least 0 and batch at least 2")
+        if self.learning_rate <= 0 or not 0 <= self.warmup < 1:
+            raise ValueError("learning_rate must be positive and warmup a share in [0, 1)")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError("patience counts epochs: 1 or more, or leave it out")
+
+    def learning_rate_at(self, progress: float) -> float:
+        """Learning rate after the share `progress` of all steps."""
+        if progress < self.warmup:
+            return self.learning_rate * progress / self.warmup
+        return self.learning_rate * _SCHEDULES[self.schedule]((progress - self.warmup) / (1 - self.warmup))
+
+
+_SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda p: 0.5 * (1 + math.cos(math.pi * p)),
+    "multistep": lambda p: 0.1 ** float((p >= 0.5) + (p >= 0.75)),
+    "constant": lambda p: 1.0,
+}
+
+
+@dataclass
+class History:
+    """What training looked like, an epoch a row."""
+
+    loss: list[float] = field(default_factory=list)
+    penalty: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def train(
+    split: SplitModel,
+    data: ImageSet,
+    training: Training,
+    *,
+    seed: int,
+    device: torch.device,
+    checkpoint: Path | None = None,
+) -> tuple[SplitModel, History, dict[str, Any]]:
+    """Train `split` with its defence on private data; returns it with its history and the defence's notes.
+
+    Every epoch draws from generators named after it, so a run that resumes from a checkpoint gives
+    the numbers of a run that was never interrupted.
+    """
+    defense = split.defense
+    data = defense.augment(data, seeds.generator(seed, "target", "augment"))
+    data, validation = _hold_out(data, seed) if training.patience else (data, None)
+    with seeds.ambient(seed, "target", "setup"):
+        aux = defense.setup(split, data, seeds.generator(seed, "target", "setup")).to(device)
+    run = _Run(split.to(device), aux, data, training, seed, device)
+    run.resume(checkpoint)
+    total = training.epochs * run.steps
+    with progress.stage("train", total) as bar:
+        bar.advance(run.epoch * run.steps)
+        while run.epoch < training.epochs and not run.stopped:
+            run.one_epoch(bar)
+            if validation is not None:
+                run.validate(validation)
+            run.save(checkpoint)
+    return run.finished(), run.history, defense.notes(run.split, aux)
+
+
+def _hold_out(data: ImageSet, seed: int, share: float = 0.1) -> tuple[ImageSet, ImageSet]:
+    order = torch.randperm(len(data), generator=seeds.generator(seed, "target", "validation"))
+    count = max(1, round(share * len(data)))
+    return data.take(order[count:].sort().values), data.take(order[:count].sort().values)
+
+
+class _Run:
+    """A training under way: what a checkpoint holds."""
+
+    def __init__(
+        self, split: SplitModel, aux: nn.Module, data: ImageSet, training: Training, seed: int, device: torch.device
+    ) -> None:
+        self.split, self.aux, self.data, self.training = split, aux, data, training
+        self.seed, self.device = seed, device
+        allowed = split.defense.trainable(split)
+        for name, parameter in split.named_parameters():
+            parameter.requires_grad_(name in allowed)
+        trained = [p for p in split.parameters() if p.requires_grad] + list(split.defense.optimised(aux))
+        self.optimizer = _optimizer(training, trained)
+        self.epoch = 0
+        self.steps = max(1, len(data) // training.batch)
+        self.history = History()
+        self.best: dict[str, Tensor] | None = None
+        self.saved_at = time.monotonic()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether validation has not improved for `patience` epochs."""
+        scores, patience = self.history.validation, self.training.patience
+        return patience is not None and len(scores) > patience and max(scores[-patience:]) <= max(scores[:-patience])
+
+    def one_epoch(self, bar: progress.Bar) -> None:
+        started = time.monotonic()
+        split, defense, training, epoch = self.split, self.split.defense, self.training, self.epoch
+        order = torch.randperm(len(self.data), generator=seeds.generator(self.seed, "target", "order", epoch))
+        shifts = seeds.generator(self.seed, "target", "shift", epoch)
+        rng = seeds.generator(self.seed, "target", "release", epoch, device=self.device)
+        split.train()
+        self.aux.train()
+        defense.before_epoch(split, self.aux, self.data, epoch)
+        loss_sum = penalty_sum = torch.zeros((), device=self.device)
+        hits = torch.zeros((), device=self.device)
+        size = min(training.batch, len(order))
+        with seeds.ambient(self.seed, "target", "epoch", epoch):
+            for number in range(self.steps):
+                index = order[number * size : (number + 1) * size]
+                x, y = self.data.images[index], self.data.labels[index].to(self.device)
+                if training.augment:
+                    x = _augmented(x, shifts)
+                x = x.to(self.device)
+                rate = training.learning_rate_at((epoch + (number + 0.5) / self.steps) / max(training.epochs, 1))
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=training.mixed_precision):
+                    out = split.run(x, rng)
+                    task = F.cross_entropy(out.scores, y)
+                    step = Step(
+                        x, y, out.features, out.released, out.scores, task, split, self.aux,
+                        epoch, training.epochs, rate, rng,
+                    )  # fmt: skip
+                    penalty = defense.penalty(step)
+                loss = task if penalty is None else task + penalty
+                if not torch.isfinite(loss):
+                    raise UsageError(
+                        f"training diverged: loss {loss.item()} in epoch {epoch + 1}, batch {number + 1}; "
+                        "lower training.learning_rate or the defence's weight"
+                    )
+                self.optimizer.zero_grad(set_to_none=True)
+                defense.backward(loss, step)
+                self.optimizer.step()
+                defense.after_step(split, self.aux)
+                loss_sum = loss_sum + task.detach()
+                penalty_sum = penalty_sum + (0.0 if penalty is None else penalty.detach())
+                hits = hits + (out.scores.detach().argmax(1) == y).sum()
+                bar.advance(1)
+        self.history.loss.append(loss_sum.item() / self.steps)
+        self.history.penalty.append(penalty_sum.item() / self.steps)
+        self.history.accuracy.append(hits.item() / (self.steps * size))
+        self.history.seconds += time.monotonic() - started
+        bar.advance(0, loss=self.history.loss[-1], accuracy=self.history.accuracy[-1])
+        self.epoch += 1
+
+    def validate(self, validation: ImageSet) -> None:
+        rng = seeds.generator(self.seed, "target", "validate", self.epoch, device=self.device)
+        scores = predict(self.split, validation.images, rng, self.device)
+        accuracy = (scores.argmax(1) == validation.labels).float().mean().item()
+        if accuracy > max(self.history.validation, default=-1.0):
+            self.best = {name: tensor.detach().clone() for name, tensor in self.split.state_dict().items()}
+        self.history.validation.append(accuracy)
+
+    def finished(self) -> SplitModel:
+        if self.best is not None:
+            self.split.load_state_dict(self.best)
+        return self.split.eval().requires_grad_(False)
+
+    def save(self, checkpoint: Path | None) -> None:
+        """Write a checkpoint, but not more often than every few seconds."""
+        if checkpoint is None or time.monotonic() - self.saved_at < 5:
+            return
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        temporary = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
+        state = {
+            "epoch": self.epoch,
+            "split": self.split.state_dict(),
+            "aux": self.aux.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best": self.best,
+            "history": vars(self.history),
+        }
+        torch.save(state, temporary)
+        temporary.replace(checkpoint)
+        self.saved_at = time.monotonic()
+
+    def resume(self, checkpoint: Path | None) -> None:
+        if checkpoint is None or not checkpoint.exists():
+            return
+        state = torch.load(checkpoint, map_location=self.device, weights_only=True)
+        self.epoch = state["epoch"]
+        self.split.load_state_dict(state["split"])
+        self.aux.load_state_dict(state["aux"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.best = state["best"]
+        self.history = History(**state["history"])
+        progress.say(f"resuming after epoch {self.epoch}")
+
+
+def _optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if not parameters:
+        raise UsageError("the defence leaves no parameter to train; free a layer or set training.epochs to 0")
+    rate, decay = training.learning_rate, training.weight_decay
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(parameters, rate, momentum=training.momentum, weight_decay=decay)
+    return torch.optim.AdamW(parameters, rate, weight_decay=decay)
+
+
+def _augmented(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Each picture shifted by up to an eighth of its side; colour pictures mirrored half the time."""
+    n, channels, height, width = x.shape
+    reach = max(1, height // 8)
+    padded = F.pad(x, (reach,) * 4)
+    top, left = torch.randint(0, 2 * reach + 1, (2, n, 1, 1), generator=rng)
+    rows = top + torch.arange(height).view(1, -1, 1)  # N×H×1
+    columns = left + torch.arange(width).view(1, 1, -1)  # N×1×W
+    if channels == 3:
+        mirrored = torch.rand(n, 1, 1, generator=rng) < 0.5
+        columns = torch.where(mirrored, columns.flip(-1), columns)
+    # Advanced indices around the slice put their N×H×W first and the channels last.
+    return padded[torch.arange(n).view(-1, 1, 1), :, rows, columns].permute(0, 3, 1, 2).contiguous()
+
+
+@torch.no_grad()
+def predict(split: SplitModel, images: Tensor, rng: torch.Generator, device: torch.device, batch: int = 256) -> Tensor:
+    """Scores of all pictures, with the release that is deployed."""
+    split.eval()
+    return torch.cat([split.run(part.to(device), rng).scores.float().cpu() for part in images.split(batch)])

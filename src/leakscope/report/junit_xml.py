@@ -1,0 +1,87 @@
+"""The audit as JUnit XML, for the test tab of a continuous-integration server.
+
+The suite is red exactly when `exit_code` is not 0: an attack that was carried out is a passed test whatever it
+recovered, and only the verdict says whether that was too much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+from leakscope.report.numbers import interval, number, utc
+from leakscope.report.targets import targets_of
+from leakscope.report.words import CONTROLS
+
+# What XML 1.0 cannot hold, even escaped.
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(audit: Mapping[str, Any]) -> str:
+    """One case for each target and attack, one for each control, and one for the verdict."""
+    suite = ElementTree.Element("testsuite", name="leakscope", time=f"{audit['seconds']:.3f}")
+    when = utc(audit["created"])
+    if when is not None:
+        suite.set("timestamp", f"{when:%Y-%m-%dT%H:%M:%S}")
+    properties = ElementTree.SubElement(suite, "properties")
+    for name in ("verdict", "evidence", "command"):
+        ElementTree.SubElement(properties, "property", name=name, value=_legal(audit[name]))
+    for target in targets_of(audit):
+        for result in target.results:
+            case = _case(suite, f"leakscope.{target.name}", f"{result['attack']}, seed {result['seed']}")
+            case.set("time", f"{result['seconds']:.3f}")
+            ElementTree.SubElement(case, "system-out").text = _legal(_scores(result))
+    for name, control in audit["controls"].items():
+        _judge_control(_case(suite, "leakscope.controls", CONTROLS.get(name, name)), control, audit["exit_code"])
+    _judge(_case(suite, "leakscope.verdict", _gate_text(audit)), audit)
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    for count, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(count, str(len(suite.findall(f"testcase/{tag}"))))
+    suites = ElementTree.Element("testsuites", name="leakscope")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+
+
+def _case(suite: ElementTree.Element, group: str, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname=_legal(group), name=_legal(name))
+
+
+def _gate_text(audit: Mapping[str, Any]) -> str:
+    return "no gate" if audit["gate"] is None else f"gate {audit['gate']['text']}"
+
+
+def _judge(case: ElementTree.Element, audit: Mapping[str, Any]) -> None:
+    kind = {"fail": "failure", "inconclusive": "error"}.get(audit["verdict"])
+    if kind is not None:
+        _outcome(case, kind, audit["sentence"], "\n".join(audit["reasons"]))
+
+
+def _judge_control(case: ElementTree.Element, control: Mapping[str, Any], exit_code: int) -> None:
+    if control["passed"] is None:
+        _outcome(case, "skipped", "not run", control["what"])
+    elif not control["passed"] and exit_code == 0:
+        _outcome(case, "skipped", "failed; the verdict does not rest on it", control["what"])
+    elif not control["passed"]:
+        _outcome(case, "error", "control failed", control["what"])
+
+
+def _outcome(case: ElementTree.Element, kind: str, message: str, detail: str) -> None:
+    element = ElementTree.SubElement(case, kind, message=_legal(message))
+    if kind != "skipped":
+        element.set("type", kind)
+    element.text = _legal(detail)
+
+
+def _scores(result: Mapping[str, Any]) -> str:
+    lines = [
+        f"{name}: {number(scores['mean'])} ({interval(scores) or 'no interval'}), worst {number(scores.get('worst'))}"
+        for name, scores in result["metrics"].items()
+    ]
+    return "\n".join([*lines, *(f"flag: {flag}" for flag in result["flags"])])
+
+
+def _legal(text: object) -> str:
+    return _ILLEGAL.sub("\ufffd", str(text))

@@ -1,0 +1,234 @@
+"""Accelerated coloured block-coordinate descent: the fastest solver here for convolutional codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakscope.sparse.problem import Problem
+from leakscope.sparse.progress import Progress, Solution, momentum
+
+
+@dataclass(frozen=True)
+class Abcd:
+    """Codes whose patches do not overlap are updated together, lattice by lattice.
+
+    Positions a multiple of ⌈k/stride⌉ apart have disjoint patches: one colour. A sweep extrapolates
+    Y = R + β(R − R₋), and the residual with it, then for every colour, and for every block b of its
+    features, takes the patches T and
+
+        R⁺ = prox(Y + (ω/L_b)(T·Ω_bᵀ − λ)),   T ← T − (R⁺ − Y)·Ω_b,   L_b = λ_max(Ω_b Ω_bᵀ)
+
+    L_b belongs to one patch and is ten times below that of the whole convolution, at the cost of one
+    gradient a sweep. After spec/sca.md §7.5; momentum restarts where the objective rises, and without
+    momentum a sweep descends for every ω < 2.
+
+    Differs from the study: features are updated in blocks of at most ⅔·C·k². Random atoms in d
+    dimensions have L_b ≈ (1 + √(F_b/d))², so the block keeps it near 3 however large the dictionary is:
+    F=64 needs 16 sweeps to 1 %, not 22, for the same arithmetic.
+    """
+
+    tolerance: float = 1e-2
+    sweeps: int = 500
+    overrelaxation: float = 1.4
+
+    def __post_init__(self) -> None:
+        if self.tolerance < 0:
+            raise ValueError(f"tolerance must be ≥ 0, not {self.tolerance}")
+        if self.sweeps < 1:
+            raise ValueError(f"sweeps must be at least 1, not {self.sweeps}")
+        if not 0 < self.overrelaxation < 2:
+            raise ValueError(f"overrelaxation must lie in (0, 2) to descend, not {self.overrelaxation}")
+
+    def chunk(self, problem: Problem) -> int:
+        """Images whose patches and codes of one colour fill about 2 MB: a core's own cache."""
+        if problem.canvas.device.type != "cpu":
+            return len(problem)
+        widest = Lattice(problem).colors[0]
+        floats = widest.down * widest.across * (2 * len(problem.atoms) + problem.atoms[0].numel())
+        return max(4, 2_200_000 // (floats * problem.canvas.element_size()))
+
+    def run(self, problem: Problem, start: Tensor | None) -> Solution:
+        n, device = len(problem), problem.canvas.device
+        descent = Descent(problem, start, self.overrelaxation)
+        progress = Progress(descent.objective(), self.tolerance)
+        answer = problem.canvas.new_empty(problem.codes_shape)
+        objective = progress.objective.clone()
+        iterations = torch.full((n,), self.sweeps, device=device)
+        converged = torch.zeros(n, dtype=torch.bool, device=device)
+        index = torch.arange(n, device=device)  # which sample each column belongs to
+        waiting = torch.ones(n, dtype=torch.bool, device=device)  # columns whose answer is not taken yet
+        t = torch.ones(n, dtype=answer.dtype, device=device)
+        for k in range(1, self.sweeps + 1):
+            t, beta = momentum(t)
+            descent.sweep(beta)
+            rose, done = progress.advance(descent.objective(), index)
+            t = torch.where(rose, torch.ones_like(t), t)
+            leave = waiting if k == self.sweeps else waiting & done
+            if not leave.any():
+                continue
+            # Taken now, not at the end, so that an answer does not depend on the sample's neighbours.
+            columns = leave.nonzero().flatten()
+            rows = index[columns]
+            answer[rows] = descent.codes(columns)
+            objective[rows], iterations[rows], converged[rows] = progress.objective[columns], k, done[columns]
+            waiting = waiting & ~leave
+            left = int(waiting.sum())
+            if left == 0:
+                break
+            if 2 * left <= len(waiting):  # moving columns together costs about a sweep
+                stay = waiting.nonzero().flatten()
+                descent.keep(stay)
+                progress.keep(stay)
+                index, t, waiting = index[stay], t[stay], waiting[stay]
+        return Solution(answer, objective, iterations, converged)
+
+
+@dataclass(frozen=True)
+class Color:
+    """One sub-lattice of positions: where it starts, and how many positions it has."""
+
+    top: int
+    left: int
+    down: int
+    across: int
+
+
+class Lattice:
+    """How the positions of a problem fall into colours with disjoint patches."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.kernel = problem.atoms.shape[2], problem.atoms.shape[3]
+        self.stride = problem.stride
+        self.period = tuple(-(-k // step) for k, step in zip(self.kernel, self.stride, strict=True))
+        down, across = problem.grid
+        self.colors = [
+            Color(top, left, (down - 1 - top) // self.period[0] + 1, (across - 1 - left) // self.period[1] + 1)
+            for top in range(min(self.period[0], down))
+            for left in range(min(self.period[1], across))
+        ]
+
+    def patches(self, canvas: Tensor, color: Color) -> Tensor:
+        """A view of the colour's patches in a canvas C×H×W×N, as C×kh×kw×down×across×N."""
+        (kh, kw), (sh, sw), (ph, pw) = self.kernel, self.stride, self.period
+        part = canvas[:, color.top * sh :, color.left * sw :]
+        return part.unfold(1, kh, ph * sh).unfold(2, kw, pw * sw).permute(0, 4, 5, 1, 2, 3)
+
+
+class Descent:
+    """The state of a run. Samples are the last axis, so gathering patches copies runs of a whole batch.
+
+    Codes are kept colour by colour as F×(down·across·N): the operand of a matrix product, and small
+    enough to stay in cache while the colour is worked on.
+    """
+
+    def __init__(self, problem: Problem, start: Tensor | None, overrelaxation: float) -> None:
+        self.lattice = Lattice(problem)
+        self.penalty, self.nonneg = problem.penalty, problem.nonneg
+        canvas = problem.canvas if start is None else problem.residual(start)
+        self.error = canvas.permute(1, 2, 3, 0).contiguous()  # C×H×W×N
+        self.error_before = self.error.clone()
+        features, size = len(problem.atoms), problem.atoms[0].numel()
+        blocks = -(-features * 3 // (2 * size))
+        self.blocks = [
+            Block.of(rows, self.penalty, overrelaxation, self.nonneg)
+            for rows in problem.atoms.flatten(1).split(-(-features // blocks))
+        ]
+        self.grid = problem.grid
+        self.now = [self._colored(start, color, features) for color in self.lattice.colors]
+        self.before = [codes.clone() for codes in self.now]
+        self.norm = torch.stack([codes.abs().view(-1, len(problem)).sum(0) for codes in self.now]).sum(0)  # ‖R‖₁
+        self._allocate()
+
+    def _colored(self, start: Tensor | None, color: Color, features: int) -> Tensor:
+        if start is None:
+            return self.error.new_zeros(features, color.down * color.across * self.error.shape[-1])
+        (ph, pw) = self.lattice.period
+        return start[:, :, color.top :: ph, color.left :: pw].permute(1, 2, 3, 0).reshape(features, -1).contiguous()
+
+    def _allocate(self) -> None:
+        """Scratch space by colour shape: fresh memory in the inner loop would cost more than the arithmetic."""
+        size = self.error.shape[0] * self.lattice.kernel[0] * self.lattice.kernel[1]
+        self.spare: dict[int, Tensor] = {}
+        self.gathered: dict[int, Tensor] = {}
+        for codes in self.now:
+            width = codes.shape[1]
+            if width not in self.spare:
+                self.spare[width] = torch.empty_like(codes)
+                self.gathered[width] = codes.new_ones(size + 1, width)  # the last row of ones carries −λ
+
+    def sweep(self, beta: Tensor) -> None:
+        """All colours once, from the point extrapolated by β (one a sample)."""
+        ahead = 1 + beta
+        self.error_before.lerp_(self.error, ahead)
+        self.error, self.error_before = self.error_before, self.error
+        self.norm = torch.zeros_like(beta)
+        for i, color in enumerate(self.lattice.colors):
+            now, point = self.now[i], self.before[i]
+            features, width = now.shape
+            gathered, new = self.gathered[width], self.spare[width]
+            view = self.lattice.patches(self.error, color)
+            patches = gathered[:-1]
+            patches.view(view.shape).copy_(view)
+            by_sample = features * color.down * color.across, len(beta)
+            point.view(by_sample).lerp_(now.view(by_sample), ahead)
+            row = 0
+            for block in self.blocks:
+                rows = slice(row, row + len(block.forward))
+                row = rows.stop
+                target = new[rows]
+                torch.addmm(point[rows], block.forward, gathered, out=target)
+                if self.nonneg:
+                    target.relu_()
+                else:
+                    target.copy_(F.softshrink(target, block.threshold))
+                patches.addmm_(block.backward, point[rows].sub_(target))  # T + Ωᵀ(Y − R⁺)
+            view.copy_(patches.view(view.shape))
+            self.norm += (new if self.nonneg else new.abs()).view(by_sample).sum(0)
+            self.before[i], self.now[i], self.spare[width] = now, new, point
+
+    def objective(self) -> Tensor:
+        return 0.5 * self.error.square().sum((0, 1, 2)) + self.penalty * self.norm
+
+    def codes(self, columns: Tensor) -> Tensor:
+        """The codes of some samples, N×F×down×across."""
+        features, n = len(self.now[0]), self.error.shape[-1]
+        out = self.error.new_empty(len(columns), features, *self.grid)
+        (ph, pw), whole = self.lattice.period, len(columns) == n
+        for codes, color in zip(self.now, self.lattice.colors, strict=True):
+            by_place = codes.view(features, color.down, color.across, n)
+            chosen = by_place if whole else by_place[..., columns]
+            out[:, :, color.top :: ph, color.left :: pw] = chosen.permute(3, 0, 1, 2)
+        return out
+
+    def keep(self, columns: Tensor) -> None:
+        """Go on with some samples only."""
+        n = self.error.shape[-1]
+        for stack in (self.now, self.before):
+            for i, codes in enumerate(stack):
+                stack[i] = codes.view(-1, n)[:, columns].view(len(codes), -1)
+        self.error, self.error_before = (
+            self.error[..., columns].contiguous(),
+            self.error_before[..., columns].contiguous(),
+        )
+        self._allocate()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some atoms with their step: `forward` maps patches with a row of ones to the gradient step."""
+
+    forward: Tensor  # F_b×(d + 1), scaled by ω/L_b, −λω/L_b in the last column
+    backward: Tensor  # d×F_b
+    threshold: float  # λω/L_b, for signed codes
+
+    @staticmethod
+    def of(atoms: Tensor, penalty: float, overrelaxation: float, nonneg: bool) -> Block:
+        gram = atoms @ atoms.T if len(atoms) <= atoms.shape[1] else atoms.T @ atoms
+        top = float(torch.linalg.eigvalsh(gram)[-1])
+        step = overrelaxation / max(top, torch.finfo(atoms.dtype).eps)
+        bias = atoms.new_full((len(atoms), 1), -penalty * step if nonneg else 0.0)
+        return Block(torch.cat([atoms * step, bias], 1), atoms.T.contiguous(), penalty * step)

@@ -1,0 +1,147 @@
+"""What a person sees in a terminal: bars while work is under way, tables when it is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from leakscope.core import progress
+
+_ERROR = Console(stderr=True)
+
+
+class _RichBar:
+    def __init__(self, shown: Progress, task: TaskID) -> None:
+        self._shown, self._task = shown, task
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self._shown.advance(self._task, steps)
+        if figures:
+            text = "  ".join(f"{name} {value:.3g}" for name, value in figures.items())
+            self._shown.update(self._task, figures=text)
+
+
+class _RichListener:
+    """Bars on a terminal."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[_RichBar]:
+        task = self._shown.add_task(name, total=total, figures="")
+        try:
+            yield _RichBar(self._shown, task)
+        finally:
+            self._shown.remove_task(task)
+
+    def say(self, text: str) -> None:
+        self._shown.console.print(text, highlight=False)
+
+
+class _PlainBar:
+    """A line now and then: what a log file wants."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total, self._done = name, total, 0
+        self._last = self._started = time.monotonic()
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self._done += steps
+        now = time.monotonic()
+        if now - self._last >= 10:
+            self._last = now
+            left = (now - self._started) * (self._total - self._done) / max(self._done, 1)
+            text = " ".join(f"{name} {value:.3g}" for name, value in figures.items())
+            sys.stderr.write(f"  {self._name} {self._done}/{self._total} {text}, about {left:.0f} s left\n")
+
+
+class _PlainListener:
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[_PlainBar]:
+        yield _PlainBar(name, total)
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(text + "\n")
+
+
+@contextmanager
+def following(*, quiet: bool) -> Iterator[None]:
+    """Show progress on stderr: bars on a terminal, plain lines otherwise, nothing when quiet."""
+    if quiet:
+        yield
+        return
+    if not _ERROR.is_terminal:
+        with progress.listening(_PlainListener()):
+            yield
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=_ERROR, transient=True) as shown, progress.listening(_RichListener(shown)):
+        yield
+
+
+def _interval(summary: dict[str, float]) -> str:
+    return f"{summary['mean']:.3f} [{summary['low']:.3f}, {summary['high']:.3f}]"
+
+
+def print_scores(rows: list[dict[str, Any]]) -> None:
+    """A table of results, most leaking first within each target."""
+    table = Table(box=None, pad_edge=False)
+    names = [name for name in rows[0]["metrics"] if name != "leak"] if rows else []
+    for column in ("defence", "cut", "attack", "seed", "accuracy", "leak [95 %]", "worst", *names):
+        table.add_column(column, justify="left" if column in {"defence", "cut", "attack"} else "right")
+    ordered = sorted(rows, key=lambda row: (row["cut"], row["defense"], -row["metrics"]["leak"]["mean"]))
+    for row in ordered:
+        leak = row["metrics"]["leak"]
+        table.add_row(
+            row["defense"], row["cut"], row["attack"], str(row["seed"]), f"{row['accuracy']:.3f}", _interval(leak),
+            f"{leak['worst']:.3f}", *(f"{row['metrics'][name]['mean']:.3g}" for name in names),
+        )  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def print_audit(document: dict[str, Any], out: Path) -> None:
+    """Scores, verdict, and where the report is."""
+    print_scores(document["results"])
+    console = Console(highlight=False, soft_wrap=True)
+    for flag in document["flags"]:
+        console.print(f"flag: {flag['id']} ({flag['where']}): {flag['explanation']}", markup=False)
+    colour = {"pass": "green", "fail": "red", "inconclusive": "yellow", "measured": "blue"}[document["verdict"]]
+    console.print(f"[bold {colour}]{document['verdict'].upper()}[/] at evidence {document['evidence']}", end=": ")
+    console.print(document["sentence"], markup=False)
+    for reason in document["reasons"]:
+        console.print(f"  because: {reason}", markup=False)
+    console.print(f"report: {out / 'report.html'}", markup=False)
+    console.print(f"The audit took {document['seconds']:.0f} s.", markup=False)
+
+
+def print_cuts(found: list[Any]) -> None:
+    """Every cut of a network."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("cut", "layer", "features", "client's compute"):
+        table.add_column(column, justify="right" if column == "client's compute" else "left")
+    for cut in found:
+        table.add_row(cut.name, cut.layer, "×".join(map(str, cut.shape)), f"{cut.compute:.1%}")
+    Console().print(table)
+
+
+def print_methods(kinds: dict[str, Any]) -> None:
+    """Names with the first line of their documentation."""
+    console = Console(highlight=False)
+    for kind, table in kinds.items():
+        console.print(f"[bold]{kind}[/]")
+        listing = Table(box=None, show_header=False, pad_edge=False)
+        for name in table:
+            listing.add_row("  " + name, (table[name].__doc__ or "").strip().splitlines()[0])
+        console.print(listing)

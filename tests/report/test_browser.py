@@ -1,0 +1,107 @@
+"""The page in a real browser: no console message, every picture decoded, no sideways scrolling, dark when asked."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakscope.report import write
+
+from .sample import sample, save
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the path")
+
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--enable-logging=stderr",
+)  # fmt: skip
+
+# The page goes unchanged into a frame of the wanted width, narrower than a browser window can be; the frame inherits
+# the harness's origin, so the harness may look inside although the page's own policy forbids all script.
+HARNESS = """<!doctype html><title>waiting</title><body>
+<iframe id="frame" width="{width}" height="900" frameborder="0" srcdoc="{page}"></iframe>
+<script>
+frame.onload = async () => {{
+  const page = frame.contentDocument, root = page.documentElement, images = [...page.images];
+  const folded = root.scrollWidth;
+  for (const detail of page.querySelectorAll("details")) detail.open = true;
+  await Promise.all(images.map(image => image.decode().catch(() => null)));
+  const inside = element => element.closest(".scroll, pre") !== null;
+  const outside = [...page.querySelectorAll("body *")].filter(e => !inside(e) && e.getClientRects().length)
+    .filter(e => e.getBoundingClientRect().right > root.clientWidth + 0.5 && !e.closest("svg, .skip"));
+  document.title = JSON.stringify({{
+    width: root.clientWidth, folded, unfolded: root.scrollWidth,
+    outside: outside.map(element => element.tagName + "." + element.className),
+    images: images.length, broken: images.filter(image => image.naturalWidth === 0).length,
+    paper: getComputedStyle(page.body).backgroundColor,
+    tall: page.querySelector("#verdict").getBoundingClientRect().height,
+  }});
+}};
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(save(tmp_path_factory.mktemp("audit"), *sample()))[0]
+
+
+def browse(profile: Path, url: str, *flags: str) -> tuple[str, list[str]]:
+    """The document after it has loaded, and what the console said."""
+    assert BROWSER is not None
+    command = [BROWSER, *QUIET, f"--user-data-dir={profile}", "--virtual-time-budget=4000", *flags, "--dump-dom", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def measure(tmp_path: Path, page: Path, width: int, *flags: str) -> dict[str, Any]:
+    harness = tmp_path / "harness.html"
+    text = html.escape(page.read_text(encoding="utf-8"))
+    harness.write_text(HARNESS.format(width=width, page=text), encoding="utf-8")
+    dom, console = browse(tmp_path / "profile", harness.as_uri(), f"--window-size={width + 100},1000", *flags)
+    assert console == []
+    title = re.search(r"<title>(.*?)</title>", dom)
+    assert title is not None
+    measured: dict[str, Any] = json.loads(html.unescape(title[1]))
+    return measured
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_it_fits_and_its_pictures_load(tmp_path: Path, page: Path, width: int) -> None:
+    seen = measure(tmp_path, page, width)
+    assert width - 20 <= seen["width"] <= width  # less a scroll bar
+    assert seen["folded"] == seen["unfolded"] == seen["width"]
+    assert seen["outside"] == []
+    assert (seen["images"], seen["broken"]) == (12 * 9 * 2, 0)
+
+
+def test_it_is_dark_when_the_reader_prefers_dark(tmp_path: Path, page: Path) -> None:
+    papers = []
+    for scheme in (0, 1):  # Blink's numbers for dark and light
+        (tmp_path / str(scheme)).mkdir()
+        papers.append(
+            measure(tmp_path / str(scheme), page, 400, f"--blink-settings=preferredColorScheme={scheme}")["paper"]
+        )
+    assert papers == ["rgb(17, 21, 26)", "rgb(248, 247, 244)"]
+
+
+def test_opened_as_a_file_it_says_nothing_in_the_console(tmp_path: Path, page: Path) -> None:
+    dom, console = browse(tmp_path / "profile", page.as_uri())
+    assert console == []
+    assert "Key figures" in dom
+
+
+def test_a_console_message_would_be_noticed(tmp_path: Path, page: Path) -> None:
+    spoilt = tmp_path / "spoilt.html"
+    text = page.read_text(encoding="utf-8").replace("</body>", "<script>alert(1)</script></body>")
+    spoilt.write_text(text, encoding="utf-8")
+    _, console = browse(tmp_path / "profile", spoilt.as_uri())
+    assert any("Content Security Policy" in line for line in console)
