@@ -98,7 +98,7 @@ def _attacks(names: list[str] | None) -> Any:
     """One suite by name, or a list of attacks."""
     if not names:
         return None
-    from leakscope.audit.suite import SUITES
+    from leakscope.auditing.suite import SUITES
 
     return names[0] if len(names) == 1 and names[0] in SUITES else names
 

@@ -138,7 +138,7 @@ def test_everything_the_audit_says_is_on_the_page() -> None:
     said = [audit["sentence"], *audit["reasons"], audit["command"], audit["gate"]["text"], audit["gate"]["where"]]
     said += [target["key"] for target in audit["targets"]] + [result["key"] for result in audit["results"]]
     said += [flag["explanation"] for flag in audit["flags"]] + [flag["where"] for flag in audit["flags"]]
-    said += [control["what"] for control in audit["controls"].values()]
+    said += [control["what"][1:] for control in audit["controls"].values()] + ["at most", "at least", "pairs: 64"]
     said += audit["evidence_detail"]["met"] + audit["evidence_detail"]["missing"]
     said += [*audit["versions"].values(), audit["metrics"]["lpips"]["unavailable"], FRAMEWORKS]
     said += [ACCESS[name] for name in audit["threat"]["access"]] + [told for _, told in GLOSSARY]
@@ -233,16 +233,24 @@ def test_an_audit_with_nothing_but_a_verdict_can_be_drawn() -> None:
     assert "None were raised." in text
 
 
-def test_scores_without_an_interval_or_a_value_are_drawn_as_missing() -> None:
+def test_a_flag_without_an_explanation_is_named_but_not_linked() -> None:
+    audit, pictures = sample()
+    drawn = Page(render_html({**audit, "flags": []}, pictures))
+    assert "not-converged" in drawn.text
+    assert not [link for link in drawn.all("a") if link["href"].startswith("#flag-")]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_scores_without_an_interval_or_a_value_are_drawn_as_missing(missing: float | None) -> None:
     audit, pictures = sample()
     audit = copy.deepcopy(audit)
     for result in audit["results"]:
         result["metrics"]["fid"] = {"mean": 31.4, "low": None, "high": None, "worst": None}
-        result["metrics"]["leak"] = {"mean": None, "low": None, "high": None, "worst": None}
+        result["metrics"]["leak"] = dict.fromkeys(("mean", "low", "high", "worst"), missing)
     audit["metrics"]["fid"] = {"more_leak": "low", "what": "distance of distributions"}
     text = render_html(audit, pictures)
     assert "31.4" in text
-    assert "None" not in Page(text).text.replace("None set", "")
+    assert not {"None", "nan"} & set(Page(text).text.replace("None set", "").split())
     assert "trade-off" not in text
 
 

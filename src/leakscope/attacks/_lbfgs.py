@@ -14,8 +14,7 @@ Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 _SUFFICIENT_DECREASE = 1e-4
 _BACKTRACKS = 12
-_FLAT = 1e-7  # relative decrease below which a step counts as standing still
-_PATIENCE = 5  # such steps in a row end a row
+_PATIENCE = 5  # steps in a row that gain no more than round-off end a row
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def minimise(
         past.add(new_x - x, new_gradient - gradient)
         past.forget(~moved)
         stuck = torch.where(moved, 0, stuck + 1)
-        still = value - new_value <= _FLAT * value.abs()
+        still = value - new_value <= torch.finfo(x.dtype).eps * value.abs()
         flat = torch.where(moved & still, flat + 1, 0)
         x, value, gradient = new_x, new_value, new_gradient
         best_x[rows], best_value[rows] = x, value

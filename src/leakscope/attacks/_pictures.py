@@ -36,7 +36,8 @@ class PictureSpace:
         channels, height, width = self.shape = shape
         self.rows, self.columns = _cosines(height, like), _cosines(width, like)
         laplacian = sum(
-            4 * torch.sin(math.pi * torch.arange(size, dtype=like.dtype, device=like.device) / (2 * size)).square()[view]
+            4
+            * torch.sin(math.pi * torch.arange(size, dtype=like.dtype, device=like.device) / (2 * size)).square()[view]
             for size, view in ((height, (slice(None), None)), (width, (None, slice(None))))
         )
         self.gain = 0.25 * (laplacian + epsilon) ** -0.5

@@ -29,6 +29,8 @@ class Metric(ABC):
     more_leak: ClassVar[Literal["high", "low"]]
     #: One number for the whole set (FID), not for each image.
     of_set: ClassVar[bool] = False
+    #: Also measures points that are not pictures, whose values are not confined to [0, 1].
+    of_points: ClassVar[bool] = False
 
     def unavailable(self, root: Path | None) -> str | None:
         """Why this metric cannot be computed here, with the remedy; None when it can."""

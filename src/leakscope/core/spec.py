@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import json
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
@@ -85,18 +86,22 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
         raise UsageError(f"{name}: {error}") from None
 
 
+#: Commas between settings, not those inside brackets.
+_BETWEEN_SETTINGS = re.compile(r",(?![^\[{]*[\]}])")
+
+
 def parse(text: str) -> Plain:
     """`name`, `name:value` or `name:field=value,field=value` as a mapping; `value` fills the first field."""
     name, _, rest = text.partition(":")
     plain: Plain = {"kind": name}
-    for position, item in enumerate(part for part in rest.split(",") if part):
+    for position, item in enumerate(part for part in _BETWEEN_SETTINGS.split(rest) if part):
         key, equals, value = item.partition("=")
-        if equals:
-            plain[key] = yaml.safe_load(value)
-        elif position == 0:
-            plain["*"] = yaml.safe_load(item)
-        else:
+        if not equals and position:
             raise UsageError(f"{text!r}: write the {position + 1}th setting as field=value")
+        try:
+            plain[key if equals else "*"] = yaml.safe_load(value if equals else item)
+        except yaml.YAMLError:
+            raise UsageError(f"{text!r}: cannot read {item!r}; write field=value, lists as [1,2]") from None
     return plain
 
 
@@ -173,7 +178,7 @@ def label(method: object) -> str:
     settings = []
     for field in dataclasses.fields(cast("Any", method)):
         value = getattr(method, field.name)
-        if not field.metadata.get("identity", True):
+        if not field.metadata.get("shown", True):
             continue
         default = field.default_factory() if callable(field.default_factory) else field.default
         if value != default:

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
 class Look:
     """The parameters of a batch of pictures, by name."""
 
-    values: Tensor  # B×P
-    columns: Mapping[str, int]
+    def __init__(self, values: Tensor, names: Sequence[str]) -> None:
+        self.values = values  # B×P
+        self.names = names
+        self._columns = dict(zip(names, values[:, :, None, None].unbind(1), strict=True))
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.values[:, self.columns[name], None, None]  # B×1×1
+        return self._columns[name]  # B×1×1
+
+    def of(self, who: Tensor) -> Look:
+        return Look(self.values[who], self.names)
+
+    def above(self, name: str, threshold: float) -> Tensor:
+        """Positions of those whose value exceeds the threshold: who wears glasses, who has a beard."""
+        return (self._columns[name].flatten() > threshold).nonzero().flatten()
 
     def colour(self, name: str) -> Tensor:
-        first = self.columns[f"{name}_red"]
-        return self.values[:, first : first + 3, None, None]
+        return torch.stack([self[f"{name}_{channel}"] for channel in ("red", "green", "blue")], dim=1)
 
     def along(self, palette: Tensor, name: str) -> Tensor:
         """The colour at a place in [0, 1] along a palette, B×3×1×1."""
-        step = self.values[:, self.columns[name]] * (len(palette) - 1)
+        step = self[name].flatten() * (len(palette) - 1)
         lower = step.long().clamp_(max=len(palette) - 2)
         return torch.lerp(palette[lower], palette[lower + 1], (step - lower).unsqueeze(1))[:, :, None, None]
 
     def picked(self, palette: Tensor, name: str) -> Tensor:
         """One colour of a palette, B×3×1×1."""
-        return palette[
-            (self.values[:, self.columns[name]] * len(palette)).long().clamp_(max=len(palette) - 1), :, None, None
-        ]
+        return palette[(self[name].flatten() * len(palette)).long().clamp_(max=len(palette) - 1), :, None, None]
 
 
 @dataclass(frozen=True)

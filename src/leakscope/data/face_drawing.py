@@ -53,21 +53,22 @@ def draw(look: Look, pixels: Tensor, reach: Mapping[str, tuple[float, float]]) -
         last = max(bottom * factor for factor in scale) + reach["shift_y"][1] + lean * left_right
         wide = left_right * scale[1] + reach["shift_x"][1] + lean * max(abs(top), abs(bottom))
         rows, columns = (
-            slice(max(0, int((low + 1) * size / 2)), min(size, int((high + 1) * size / 2) + 1))
+            slice(max(0, int((low + 1) * size / 2 - 1)), min(size, int((high + 1) * size / 2 + 2)))
             for low, high in ((first, last), (-wide, wide))
         )
         x, y = whole.x[:, rows, columns].contiguous(), whole.y[:, rows, columns].contiguous()
         return Window(pixels[:, :, rows, columns], x, y, whole.sharp)
 
-    skin = look.along(_SKIN, "tone") * (1 + look["undertone"].unsqueeze(1) * _tint(0.04, 0.0, -0.08))
-    hair = look.picked(_HAIR, "hair_colour") * look["hair_light"].unsqueeze(1)
+    warm = 1 + look["warmth"].unsqueeze(1) * _tint(1.0, 0.0, -1.0)  # the light's colour
+    skin = look.along(_SKIN, "tone") * (warm + look["undertone"].unsqueeze(1) * _tint(0.04, 0.0, -0.08))
+    hair = look.picked(_HAIR, "hair_colour") * (warm * look["hair_light"].unsqueeze(1))
     person = _behind(whole, look, skin, hair)
     dome = _head(whole, look, skin, person)
     _freckles(window(0.72, -0.05, 0.42), look, skin)
-    _beard(window(0.9, 0.0, 1.05), look, hair)
-    _mouth(window(0.56, 0.26, 0.78), look, skin)
-    _nose(window(0.42, -0.2, 0.55), look, skin)
-    eyes = window(0.9, -0.5, 0.35)
+    _beard(window(0.95, -0.25, 1.05), look, hair)
+    _mouth(window(0.56, 0.17, 0.87), look, skin)
+    _nose(window(0.42, -0.25, 0.62), look, skin)
+    eyes = window(0.9, -0.75, 0.45)
     _eyes(eyes, look, hair)
     _glasses(eyes, look)
     _hair(whole, look, hair, person)
@@ -88,18 +89,16 @@ def _behind(whole: Window, look: Look, skin: Tensor, hair: Tensor) -> Tensor:
     """Hair that falls behind the head, neck and shoulders; returns what they cover together."""
     cover = torch.zeros_like(whole.x)
     style = look["style"]
-    who = (style > 0.5).flatten().nonzero().flatten()
+    who = look.above("style", 0.5)
     if len(who):
-        some = whole.of(who)
+        x, y, sharp = whole.x[who], whole.y[who], whole.sharp[who]
         length = (0.35 + 1.8 * (style - 0.5))[who]  # how far below the eyes it falls
         width = (look["face_width"] + look["hair_volume"] + 0.06)[who]
         # Fourth powers make the ellipse a rounded box.
-        box = (some.x / width).square_().square_()
-        below = (some.y + (0.4 - length / 2)).div_(0.55 + length / 2).square_()
-        fall = some.cover(box.addcmul_(below, below).neg_().add_(1).mul_(0.25 * width))
-        some.paint(fall, hair[who] * 0.72)
-        whole.pixels[who] = some.pixels
-        cover[who] = fall
+        box = x.div_(width).square_().square_()
+        below = y.add_(0.4 - length / 2).div_(0.55 + length / 2).square_()
+        cover[who] = box.addcmul_(below, below).neg_().add_(1).mul_(0.25 * width * sharp).add_(0.5).clamp_(0, 1)
+        whole.paint(cover, hair * 0.72)
     half = whole.x.shape[1] // 2  # neck and shoulders are in the lower half
     low = Window(whole.pixels[:, :, half:], whole.x[:, half:], whole.y[:, half:], whole.sharp)
     neck = low.cover(torch.minimum(0.36 - low.x.abs(), low.y - 0.5))
@@ -126,7 +125,7 @@ def _head(whole: Window, look: Look, skin: Tensor, person: Tensor) -> Tensor:
 
 def _freckles(part: Window, look: Look, skin: Tensor) -> None:
     """A lattice of dots under the eyes of some."""
-    who = (look["freckles"] > 0.75).flatten().nonzero().flatten()
+    who = look.above("freckles", 0.75)
     if not len(who):
         return
     some = part.of(who)
@@ -139,10 +138,10 @@ def _freckles(part: Window, look: Look, skin: Tensor) -> None:
 
 def _beard(part: Window, look: Look, hair: Tensor) -> None:
     """A moustache, stubble or a full beard, by one number."""
-    who = (look["beard"] > 0.62).flatten().nonzero().flatten()
+    who = look.above("beard", 0.62)
     if not len(who):
         return
-    some, look, hair = part.of(who), Look(look.values[who], look.columns), hair[who]
+    some, look, hair = part.of(who), look.of(who), hair[who]
     kind, width = look["beard"], look["face_width"]
     stubble, full = (kind > 0.7).float(), (kind > 0.8).float()
     x, y = some.x - look["yaw"] * 0.6, some.y
@@ -214,10 +213,10 @@ def _from_eyes(part: Window, look: Look) -> tuple[Tensor, Tensor, Tensor]:
 
 def _glasses(part: Window, look: Look) -> None:
     """Round or oval frames with a bridge and arms, for some."""
-    who = (look["glasses"] > 0.72).flatten().nonzero().flatten()
+    who = look.above("glasses", 0.72)
     if not len(who):
         return
-    some, look = part.of(who), Look(look.values[who], look.columns)
+    some, look = part.of(who), look.of(who)
     x, out, y = _from_eyes(some, look)
     radius = look["glasses_size"]
     lens = (out / radius).square_().add_((y / (radius * look["glasses_shape"])).square_()).sub_(1).mul_(radius / 2)
@@ -238,7 +237,7 @@ def _hair(whole: Window, look: Look, hair: Tensor, person: Tensor) -> None:
     turned = x - look["yaw"] * 0.7
     line = wave.addcmul_(turned, look["parting"]).addcmul_(turned.square_(), look["hair_arch"]).add_(look["hairline"])
     cover = whole.cover(torch.minimum(cap, line.sub_(y), out=cap))
-    who = (look["bun"] > 0.78).flatten().nonzero().flatten()
+    who = look.above("bun", 0.78)
     if len(who):
         some, radius = whole.of(who), 0.34 * look["bun"][who]
         knot = some.disc(some.x, some.y + (1.08 + volume[who]), radius, radius * 0.8)
@@ -249,10 +248,9 @@ def _hair(whole: Window, look: Look, hair: Tensor, person: Tensor) -> None:
 
 
 def _light(whole: Window, look: Look, person: Tensor, dome: Tensor) -> None:
-    """Shade the person as a ball: `exposure + strength·(light · place) + roundness·√(1 − q)`."""
+    """Shade the person as a ball: `exposure + strength·(light · place) + roundness·(1 − q)`."""
     strength = look["light_strength"]
-    shade = dome.clamp_(min=0).sqrt_().mul_(0.16).add_(look["exposure"] - 1.1)
+    shade = dome.clamp_(min=0).mul_(0.2).add_(look["exposure"] - 1.1)
     shade.addcmul_(whole.x, look["light_x"] * strength).addcmul_(whole.y, look["light_y"] * strength)
     shade.clamp_(-0.65, 0.5).mul_(person)
     whole.pixels.addcmul_(whole.pixels, shade.unsqueeze(1))
-    whole.pixels.mul_(1 + look["warmth"].unsqueeze(1) * _tint(1.0, 0.0, -1.0))

@@ -84,7 +84,9 @@ class SplitPlan:
 
     def _by_image(self, data: ImageSet, usable: Tensor, rng: torch.Generator) -> SplitIndex:
         counts = self._counts(len(usable))
-        counts[2] -= max(0, sum(counts) - len(usable)) if self.public < 1 else 0  # rounding, at most two images
+        excess = sum(counts) - len(usable)
+        if 0 < excess <= 2 and self.public < 1:  # three shares that were all rounded up
+            counts[2] -= excess
         _require_room(sum(counts), len(usable), "")
         parts = _spread(usable, data.labels, rng)[: sum(counts)].split(counts)
         _require_classes(data, usable, parts[0], parts[1], parts[2])

@@ -13,8 +13,8 @@ from leakscope.core.metric import METRICS, Metric, Reference
 from leakscope.metrics.networks import PERCEPTIONS, Perception
 from leakscope.metrics.pictures import require_pictures
 
-#: Pixels a network sees at once (64 pictures of 224×224).
-PIXELS_AT_ONCE = 64 * 224 * 224
+#: Pixels a network sees at once (128 pictures of 64×64); its maps take some fifty times as much.
+PIXELS_AT_ONCE = 128 * 64 * 64
 
 
 def _unit(features: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class MeanSquaredError(Metric):
     """Mean squared error of the pixels of one image: ‖x − x̂‖² / (C·H·W)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_points_or_pictures(guess, truth)
@@ -55,6 +56,7 @@ class CosineSimilarity(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_points_or_pictures(guess, truth)
@@ -90,6 +92,7 @@ class Leak(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_points_or_pictures(guess, truth)

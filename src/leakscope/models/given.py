@@ -17,8 +17,10 @@ class Given(Architecture):
     """An `nn.Module` handed over in Python; its class and weights are its identity."""
 
     layers: str
-    weights: str
-    module: nn.Module | None = field(default=None, repr=False, compare=False, metadata={"identity": False})
+    weights: str = field(metadata={"shown": False})
+    module: nn.Module | None = field(
+        default=None, repr=False, compare=False, metadata={"identity": False, "shown": False}
+    )
 
     @classmethod
     def of(cls, module: nn.Module) -> Given:

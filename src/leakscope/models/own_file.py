@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +29,7 @@ class OwnFile(Architecture):
 
     path: str
     factory: str = "build"
-    source: str = ""
+    source: str = field(default="", metadata={"shown": False})
 
     def __post_init__(self) -> None:
         found = file_digest(self.path)

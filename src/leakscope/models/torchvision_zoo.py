@@ -58,7 +58,7 @@ class Torchvision(Architecture):
             options["image_size"] = image_shape[1]
         try:
             model: nn.Module = models.get_model(self.name, weights=None, num_classes=classes, **options)
-        except ValueError as error:
+        except (AssertionError, ValueError) as error:
             size = "×".join(str(length) for length in image_shape)
             raise UsageError(f"{self.name} cannot be built for {size} pictures ({error}); resize them") from None
         if self.pretrained:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def state_digest(model: nn.Module) -> str:
 
 def _unpickled(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on the pickle's protocol: what matters about it is in the error
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # The restricted unpickler names what it would not call, before calling it.
         if "Unsupported" in str(error) or "GLOBAL" in str(error):

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakscope.audit import controls, flags
-from leakscope.audit.flags import Flag
-from leakscope.audit.floors import FLOORS
-from leakscope.audit.verdict import evidence, judge
+from leakscope.auditing import controls, flags
+from leakscope.auditing.flags import Flag
+from leakscope.auditing.floors import FLOORS
+from leakscope.auditing.verdict import evidence, judge
 from leakscope.core import progress
 from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.defense import Defense, members

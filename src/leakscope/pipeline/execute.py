@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakscope.audit.floors import class_means
+from leakscope.auditing.floors import class_means
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
@@ -208,5 +208,8 @@ def run_scores(
 
 def summaries(values: dict[str, Tensor], metrics: list[Metric]) -> dict[str, dict[str, float]]:
     """Mean, interval and worst case of every metric."""
-    direction = {metric.name: metric.more_leak for metric in metrics}
-    return {name: summarize(value, direction[name], seed=0).as_dict() for name, value in values.items()}
+    return {
+        metric.name: summarize(values[metric.name], metric.more_leak, seed=0).as_dict()
+        for metric in metrics
+        if metric.name in values
+    }

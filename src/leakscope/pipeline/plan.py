@@ -12,8 +12,8 @@ import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from leakscope.audit.suite import suite
-from leakscope.audit.verdict import Gate
+from leakscope.auditing.suite import suite
+from leakscope.auditing.verdict import Gate
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.data import DATASETS, ImageSet, Splits
@@ -206,6 +206,8 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         raise UsageError("; ".join(problems))
 
     data = checked(data) if data is not None else load_data(config, config.data_root)
+    if not data.pixels:
+        unavailable |= {metric.name: "measures pictures only" for metric in metrics if not metric.of_points}
     splits = read_index(data, config.split_index) if config.split_index else config.splits.draw(data, seed=0)
     splits.require_disjoint_images()
     assert architecture is not None

@@ -18,7 +18,7 @@ from leakscope.report import numbers, words
 from leakscope.report.outline import outline
 from leakscope.report.pictures import galleries
 from leakscope.report.plot import bar, scatter
-from leakscope.report.targets import highest_floor, targets_of
+from leakscope.report.targets import highest_floor, is_known, targets_of
 
 
 @cache
@@ -35,6 +35,7 @@ def _templates() -> Environment:
     environment.filters["outline"] = outline
     environment.filters["slug"] = slug
     environment.filters["breakable"] = breakable
+    environment.filters["sentence"] = words.sentence
     return environment
 
 
@@ -77,7 +78,7 @@ def render_html(audit: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint
 
 
 def _drawable(leak: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return leak if leak is not None and leak["mean"] is not None else None
+    return leak if leak is not None and is_known(leak["mean"]) else None
 
 
 def _floors(audit: Mapping[str, Any]) -> list[dict[str, Any]]:

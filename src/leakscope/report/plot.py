@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leakscope.report.targets import Target
+from leakscope.report.targets import Target, is_known
 
 WIDTH, HEIGHT = 560, 400
 LEFT, RIGHT, TOP, BOTTOM = 62, 18, 18, 58
@@ -81,7 +81,7 @@ def scatter(targets: Sequence[Target], floor: float | None) -> Scatter | None:
     known = [
         (target, target.facts["accuracy"], target.leak)
         for target in targets
-        if target.leak is not None and target.leak["mean"] is not None and target.facts["accuracy"] is not None
+        if target.leak is not None and is_known(target.leak["mean"]) and is_known(target.facts["accuracy"])
     ]
     if len(known) < 2:
         return None
@@ -117,7 +117,7 @@ def _labelled(marks: Sequence[tuple[Target, float, float, float, float]]) -> lis
         anchor = "start" if x < (LEFT + WIDTH - RIGHT) / 2 else "end"
         at = max([y, *(other + LINE for other in taken[anchor] if other + LINE > y)])
         taken[anchor].append(at)
-        short = target.title if len(target.title) <= 24 else target.title[:23] + "…"
+        short = target.title if len(target.title) <= 20 else target.title[:19] + "…"
         label = f"{target.number}  {short}" if len(marks) <= LABELLED else str(target.number)
         offset = 13 if anchor == "start" else -13
         points.append(Point(target.number, x, y, low, high, label, x + offset, round(at, 1), anchor))

@@ -26,10 +26,7 @@ def markdown(audit: Mapping[str, Any]) -> str:
         "## Floors",
         _floors(audit["floors"]),
         "## Controls",
-        _bullets(
-            f"**{words.CONTROLS.get(name, name)}: {outcome(control['passed'])}.** {text(control['what'])}"
-            for name, control in audit["controls"].items()
-        ),
+        _bullets(_control(name, control) for name, control in audit["controls"].items()),
         *_flags(audit["flags"]),
         "## Reproduce",
         fenced(audit["command"]),
@@ -41,6 +38,11 @@ def markdown(audit: Mapping[str, Any]) -> str:
 
 def outcome(passed: bool | None) -> str:
     return "not run" if passed is None else "passed" if passed else "failed"
+
+
+def _control(name: str, control: Mapping[str, Any]) -> str:
+    title = words.CONTROLS.get(name, text(name))
+    return f"**{title}: {outcome(control['passed'])}.** {text(words.sentence(control['what']))}"
 
 
 def _gate(gate: Mapping[str, Any] | None) -> str:

@@ -60,9 +60,14 @@ def targets_of(audit: Mapping[str, Any]) -> list[Target]:
     return listed
 
 
+def is_known(value: float | None) -> bool:
+    """There is a number, and it can be drawn."""
+    return value is not None and math.isfinite(value)
+
+
 def _leak(result: Mapping[str, Any]) -> float:
     mean = result["metrics"].get("leak", {}).get("mean")
-    return -math.inf if mean is None or math.isnan(mean) else float(mean)
+    return float(mean) if is_known(mean) else -math.inf
 
 
 def highest_floor(audit: Mapping[str, Any]) -> tuple[str, float] | None:
@@ -70,6 +75,6 @@ def highest_floor(audit: Mapping[str, Any]) -> tuple[str, float] | None:
     known = [
         (name, float(scores["leak"]["mean"]))
         for name, scores in audit["floors"].items()
-        if scores.get("leak", {}).get("mean") is not None
+        if is_known(scores.get("leak", {}).get("mean"))
     ]
     return max(known, key=lambda pair: pair[1], default=None)

@@ -91,3 +91,8 @@ FRAMEWORKS = (
     "as AML.T0024.001. The measurements on this page can be filed as evidence under each, for the threat model stated "
     "above and no other. They are not a legal assessment."
 )
+
+
+def sentence(text: str) -> str:
+    """A clause as a sentence: a capital first, a stop last."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

@@ -121,7 +121,8 @@ class SparseCoding(nn.Module):
 
 def unit_norm(atoms: Tensor) -> Tensor:
     norms = atoms.flatten(1).norm(dim=1) + 1e-12
-    return atoms / norms.view(-1, *(1,) * (atoms.ndim - 1))
+    unit: Tensor = atoms / norms.view(-1, *(1,) * (atoms.ndim - 1))
+    return unit
 
 
 def standardized(x: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ def encode_dataset(layer: nn.Module, images: Tensor, batch: int = 256) -> Tensor
     layer.eval()
     device = next(layer.parameters()).device
     try:
-        first = layer(images[:batch].to(device)).to(images.device)
+        first: Tensor = layer(images[:batch].to(device)).to(images.device)
         codes = first.new_empty(len(images), *first.shape[1:])
         codes[:batch] = first
         for begin in range(batch, len(images), batch):

@@ -22,8 +22,8 @@ class Lca:
     Rozell, Johnson, Baraniuk, Olshausen, "Sparse coding via thresholding and local competition in
     neural circuits", Neural Computation 20(10), 2008. `gram` inhibits by one convolution with the
     Gram tensor, otherwise through the residual: b − Ga = corr(pad X − rec a); the iterates agree.
-    As in the reference the answer is the `a` before the last state update. `tolerance` > 0 ends when
-    no state of any sample moves faster than tolerance · max|b|; 0 runs all iterations.
+    As in the reference the answer is the `a` before the last state update. `tolerance` > 0 freezes a
+    sample once none of its states moves faster than tolerance · max|b|; 0 runs all iterations.
 
     Differs from the paper: subtracts I instead of zeroing the self term, which is the same for unit
     atoms and stays right for others.
@@ -52,22 +52,24 @@ class Lca:
         # At rest u = b − (G − I)a, so that is where a warm start puts the state.
         u = torch.zeros_like(drive) if start is None else pull(start) + start
         loudest = drive.flatten(1).abs().amax(1)
-        codes = problem.shrink(u, problem.penalty)
-        steps, settled = 0, torch.zeros(len(problem), dtype=torch.bool, device=drive.device)
-        for steps in range(1, self.iterations + 1):
+        iterations = torch.full((len(problem),), self.iterations, device=drive.device)
+        settled = torch.zeros_like(iterations, dtype=torch.bool)
+        for k in range(1, self.iterations + 1):
             codes = problem.shrink(u, problem.penalty)
-            if steps == self.iterations:
+            if k == self.iterations:
                 break
             move = pull(codes).add_(codes).sub_(u)
             if self.tolerance > 0:
-                settled = move.flatten(1).abs().amax(1) <= self.tolerance * loudest
+                still = move.flatten(1).abs().amax(1) <= self.tolerance * loudest
+                iterations = torch.where(still & ~settled, k, iterations)
+                settled |= still
                 if settled.all():
                     break
+                move[settled] = 0  # a sample that has settled waits for the others
             u.add_(move, alpha=1 / self.tau)
         objective = problem.objective(codes)
         if not torch.isfinite(objective).all():
             raise Diverged(int((~torch.isfinite(objective)).nonzero()[0]))
-        iterations = torch.full((len(problem),), steps, device=drive.device)
         return Solution(codes, objective, iterations, settled)
 
 

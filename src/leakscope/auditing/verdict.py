@@ -99,7 +99,7 @@ def judge(
     share = worst["worst_case"]["leak"]["mean"]
     found = (
         f"An attacker rebuilt {max(share, 0):.0%} of what distinguishes a picture from the average of its class, "
-        f"from what {_name(worst)} gives away"
+        f"from what {_name(worst)} gives away{_twin(worst, targets)}"
     )
     if gate is None:
         if any(flag["id"] in {"control-failed", "negative-control"} for flag in flags):
@@ -133,6 +133,15 @@ def judge(
 
 def _name(target: dict[str, Any]) -> str:
     return f"{target['model']} ({target['defense']}) at {target['cut']}"
+
+
+def _twin(target: dict[str, Any], targets: list[dict[str, Any]]) -> str:
+    """What the undefended network gives away at the same place, when it was audited too."""
+    place = ("model", "cut", "seed")
+    for other in targets:
+        if other["defense"] == "none" != target["defense"] and all(other.get(k) == target.get(k) for k in place):
+            return f" ({max(other['worst_case']['leak']['mean'], 0):.0%} without the defence)"
+    return ""
 
 
 def _controls(flags: list[dict[str, str]]) -> str:

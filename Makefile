@@ -1,0 +1,36 @@
+# Every target makes .venv first when it is absent. CPU or GPU follows the torch that constraints.txt pins.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test lint speed docs clean
+
+install: $(STAMP)
+
+# torch is asked for by exact version first: a looser request can pull gigabytes of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,dp]"
+	touch $(STAMP)
+
+demo: install
+	$(BIN)/leakscope audit configs/demo.yaml --store runs/store --out runs/demo
+
+test: install lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+lint: install
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src tests docs README.md CONTRIBUTING.md CHANGELOG.md
+
+speed: install
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache

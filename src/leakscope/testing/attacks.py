@@ -1,0 +1,119 @@
+"""The contract of attacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from leakscope.core import seeds
+from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.errors import NotGranted
+from leakscope.core.spec import describe
+from leakscope.core.threat import Access, View
+from leakscope.testing.synthetic import CLASSES, SHAPE, small_split, small_view, smooth_images
+
+VICTIMS = 6
+SECONDS = 30.0  # of processor time, on a busy machine
+
+
+class AttackContract:
+    """Subclass it and give an `attack` fixture; small settings keep it quick."""
+
+    @pytest.fixture
+    def attack(self) -> Attack:
+        raise NotImplementedError("give the attack under test as a fixture called 'attack'")
+
+    @staticmethod
+    def truth() -> Tensor:
+        return smooth_images(VICTIMS, "victims")
+
+    def seen(self, attack: Attack) -> Observed:
+        """What the target gives away about the victims."""
+        if attack.rebuilds_classes:
+            return Observed(classes=torch.arange(CLASSES))
+        with torch.no_grad():
+            return Observed(features=small_split().release(self.truth(), seeds.generator(0, "victims")))
+
+    def run(self, attack: Attack, view: View, seed: int = 0) -> Reconstruction:
+        prepared = attack.prepare(view, seeds.generator(seed, "prepare"))
+        return attack.reconstruct(view, prepared, self.seen(attack), seeds.generator(seed, "reconstruct"))
+
+    def test_pictures_are_finite_and_in_range(self, attack: Attack) -> None:
+        started = time.process_time()
+        result = self.run(attack, small_view(attack.needs))
+        assert time.process_time() - started < SECONDS
+        assert result.images.shape == (len(self.seen(attack)), *SHAPE)
+        assert result.images.dtype == torch.float32
+        assert result.images.isfinite().all()
+        assert result.images.min() >= 0
+        assert result.images.max() <= 1
+        json.dumps(result.notes, allow_nan=False)
+
+    def test_same_seed_same_output(self, attack: Attack) -> None:
+        ambient = torch.random.get_rng_state()
+        first, second = (self.run(attack, small_view(attack.needs)) for _ in range(2))
+        assert torch.equal(first.images, second.images)
+        assert torch.equal(ambient, torch.random.get_rng_state()), "it drew from torch's ambient generator"
+
+    def test_inputs_are_not_changed(self, attack: Attack) -> None:
+        view, seen = small_view(attack.needs), self.seen(attack)
+        encoder = list(view.encoder.state_dict().values()) if Access.ENCODER in view else []
+        prepared = attack.prepare(view, seeds.generator(0, "prepare"))
+        present = seen.features if seen.features is not None else seen.classes
+        watched = [view.public.images, *encoder, *prepared.tensors.values(), cast("Tensor", present)]
+        before = [tensor.clone() for tensor in watched]
+        attack.reconstruct(view, prepared, seen, seeds.generator(0, "reconstruct"))
+        assert all(torch.equal(a, b) for a, b in zip(watched, before, strict=True))
+
+    def test_what_it_needs_is_all_it_needs(self, attack: Attack) -> None:
+        """It runs on a view of exactly `needs`, and stops at a view that lacks one of them."""
+        for missing in sorted(attack.needs - {Access.FEATURES}):
+            with pytest.raises(NotGranted):
+                self.run(attack, small_view(attack.needs - {missing}))
+
+    def test_beats_the_mean_picture(self, attack: Attack) -> None:
+        if attack.rebuilds_classes:
+            pytest.skip("rebuilds classes: an untrained network has nothing to give away about them")
+        view = small_view(attack.needs)
+        truth, mean = self.truth(), view.public.images.mean(0)
+        guess = self.run(attack, view).images
+        assert (guess - truth).square().mean() < 0.5 * (mean - truth).square().mean()
+
+    def test_stays_within_its_budget(self, attack: Attack) -> None:
+        """With few queries an attack ends with what it has; it never exceeds them, and never raises."""
+        if not attack.needs & {Access.QUERY, Access.SCORES, Access.LABELS}:
+            pytest.skip("sends no queries")
+        view = small_view(attack.needs, queries=50)
+        assert self.run(attack, view).images.isfinite().all()
+        assert 0 < view.budget.spent <= 50
+        assert self.run(attack, small_view(attack.needs, queries=0)).images.isfinite().all()
+
+    def test_survives_zero_steps(self, attack: Attack) -> None:
+        if "steps" not in {field.name for field in dataclasses.fields(cast("Any", attack))}:
+            pytest.skip("takes no steps")
+        idle = dataclasses.replace(cast("Any", attack), steps=0)
+        assert self.run(idle, small_view(attack.needs)).images.isfinite().all()
+
+    def test_prepared_is_plain_data(self, attack: Attack) -> None:
+        """What is cached must survive being written: named tensors, and notes that are JSON."""
+        view = small_view(attack.needs)
+        prepared = attack.prepare(view, seeds.generator(0, "prepare"))
+        json.dumps(prepared.notes, allow_nan=False)
+        assert all(tensor.is_contiguous() for tensor in prepared.tensors.values())
+        read_back = Prepared(
+            {name: tensor.clone() for name, tensor in prepared.tensors.items()},
+            json.loads(json.dumps(prepared.notes)),
+        )
+        seen = self.seen(attack)
+        first = attack.reconstruct(view, prepared, seen, seeds.generator(0, "reconstruct"))
+        second = attack.reconstruct(view, read_back, seen, seeds.generator(0, "reconstruct"))
+        assert torch.equal(first.images, second.images)
+
+    def test_is_its_description(self, attack: Attack) -> None:
+        assert ATTACKS.build(describe(attack)) == attack

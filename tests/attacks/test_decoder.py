@@ -1,0 +1,198 @@
+"""The decoder: shapes, published sizes, losses against reference implementations, training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from skimage.metrics import structural_similarity
+from torch import Tensor, nn
+
+from leakscope.attacks._decoders import FRONTS, res_norm
+from leakscope.attacks._losses import LOSSES, Perceptual, one_minus_ssim
+from leakscope.attacks.decoder import TrainedDecoder
+from leakscope.core import seeds
+from leakscope.core.attack import Attack, Observed
+from leakscope.core.defense import Defense
+from leakscope.core.errors import UsageError
+from leakscope.core.threat import Access
+from leakscope.testing import AttackContract
+from leakscope.testing.synthetic import small_split, small_view, smooth_images
+
+CPU = torch.device("cpu")
+
+
+class TestDecoder(AttackContract):
+    @pytest.fixture
+    def attack(self) -> Attack:
+        return TrainedDecoder(steps=60, capacity="small")
+
+
+class TestDenseDecoder(AttackContract):
+    @pytest.fixture
+    def attack(self) -> Attack:
+        return TrainedDecoder("dense", "small", steps=60, learning_rate=2e-3)
+
+
+@pytest.mark.parametrize(("blocks", "parameters"), [(8, 711_539), (4, 415_091)])
+def test_residual_decoders_have_their_published_size(blocks: int, parameters: int) -> None:
+    network = res_norm((8, 8, 8), (3, 32, 32), blocks, 64)
+    assert sum(p.numel() for p in network.parameters()) == parameters
+    assert network(torch.rand(2, 8, 8, 8)).shape == (2, 3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("front", "shape", "image"),
+    [
+        ("auto", (4, 7, 7), (1, 28, 28)),
+        ("auto", (4, 9, 6), (3, 28, 20)),
+        ("auto", (4, 34, 34), (1, 32, 32)),
+        ("auto", (4, 1, 1), (1, 16, 16)),
+        ("auto", (10,), (3, 20, 24)),
+        ("auto", (5,), (6, 1, 1)),
+        ("auto", (17, 6), (3, 32, 32)),
+        ("auto", (7, 6), (3, 32, 32)),
+        ("conv", (16, 6), (1, 32, 32)),
+        ("dense", (4, 7, 7), (1, 28, 28)),
+        ("residual", (4, 7, 7), (1, 28, 28)),
+        ("residual", (4, 30, 30), (1, 28, 28)),
+        ("residual", (4, 2, 2), (3, 32, 32)),
+    ],
+)
+def test_any_features_become_a_picture_of_the_right_size(
+    front: str, shape: tuple[int, ...], image: tuple[int, int, int]
+) -> None:
+    network = FRONTS[front](shape, image, "small")
+    assert network(torch.rand(2, *shape)).shape == (2, *image)
+
+
+def test_a_vector_has_no_place_for_a_convolution() -> None:
+    with pytest.raises(UsageError, match="front=auto or dense"):
+        FRONTS["residual"]((10,), (1, 16, 16), "small")
+
+
+def test_capacities_grow() -> None:
+    for front in ("conv", "dense", "residual"):
+        small, medium, large = (
+            sum(p.numel() for p in FRONTS[front]((8, 8, 8), (3, 32, 32), size).parameters())
+            for size in ("small", "medium", "large")
+        )
+        assert small < medium < large
+
+
+def test_ssim_is_that_of_scikit_image() -> None:
+    truth = smooth_images(1, "ssim", (1, 24, 20))
+    guess = (truth + 0.1 * torch.randn(truth.shape, generator=seeds.generator(0, "n"))).clamp(0, 1)
+    _, values = structural_similarity(
+        truth[0, 0].numpy(), guess[0, 0].numpy(), data_range=1.0, gaussian_weights=True, sigma=1.5,
+        use_sample_covariance=False, win_size=11, full=True,
+    )  # fmt: skip
+    assert float(one_minus_ssim(guess, truth)) == pytest.approx(1 - values[5:-5, 5:-5].mean(), abs=1e-4)
+    assert float(one_minus_ssim(truth, truth)) == pytest.approx(0, abs=1e-6)
+    assert one_minus_ssim(torch.rand(2, 3, 5, 8), torch.rand(2, 3, 5, 8)).isfinite()
+
+
+def test_perceptual_loss_is_lpips(shared_data: Path) -> None:
+    """Against the distances that torchmetrics computes with the same weights."""
+    perceptual = Perceptual(str(shared_data / "weights" / "lpips-alexnet-v0.1.safetensors"))
+    image = smooth_images(2, "lpips", (3, 64, 64))
+    noisy = (image + 0.2 * torch.randn(image.shape, generator=seeds.generator(0, "n"))).clamp(0, 1)
+    assert perceptual.distance(image, image).abs().max() < 1e-6
+    assert (perceptual.distance(noisy, image) > perceptual.distance((image + noisy) / 2, image)).all()
+    grey = smooth_images(2, "grey", (1, 28, 28)).requires_grad_()
+    (gradient,) = torch.autograd.grad(perceptual(grey, torch.zeros_like(grey)), grey)
+    assert gradient.abs().sum() > 0
+
+
+def test_perceptual_loss_without_weights_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"weights=PATH"):
+        TrainedDecoder(loss="perceptual").prepare(small_view(TrainedDecoder.needs), torch.Generator())
+    (tmp_path / "x.safetensors").write_bytes(b"not weights")
+    for name in ("x.safetensors", "absent.safetensors"):
+        with pytest.raises(UsageError, match="cannot be read"):
+            LOSSES["perceptual"](str(tmp_path / name), CPU)
+
+
+@pytest.mark.parametrize("loss", ["l1", "ssim"])
+def test_losses_train(loss: str) -> None:
+    attack = TrainedDecoder(capacity="small", loss=loss, steps=40)  # type: ignore[arg-type]
+    curve = attack.prepare(small_view(attack.needs), seeds.generator(0, "p")).notes["curve"]
+    assert curve[-1] < 0.7 * curve[0]
+
+
+class Noise(Defense):
+    def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
+        return z + 0.2 * torch.randn(z.shape, generator=rng)
+
+
+def test_an_encoder_at_home_spends_no_queries_but_those_that_check_it() -> None:
+    attack = TrainedDecoder(capacity="small", steps=20)
+    for defense in (None, Noise()):
+        view = small_view(attack.needs | {Access.ENCODER}, defense=defense)
+        notes = attack.prepare(view, seeds.generator(0, "p")).notes
+        assert notes["random_release"] == (defense is not None)
+        assert view.budget.spent == 8
+
+
+def test_a_random_release_is_asked_anew_while_the_budget_lasts() -> None:
+    attack = TrainedDecoder(capacity="small", steps=20)
+    spent = {}
+    for queries in (None, 200):
+        view = small_view(attack.needs, defense=Noise(), queries=queries)
+        assert attack.prepare(view, seeds.generator(0, "p")).notes["random_release"]
+        spent[queries] = view.budget.spent
+    assert spent[None] > 160 + 8 + 20 * 32
+    assert 168 <= spent[200] <= 200
+
+
+def test_training_stops_early_and_keeps_the_best() -> None:
+    """A learning rate that wrecks the network: the weights kept are those that validated best."""
+    attack = TrainedDecoder(capacity="small", steps=200, learning_rate=3.0, patience=2)
+    view = small_view(attack.needs)
+    prepared = attack.prepare(view, seeds.generator(0, "p"))
+    curve = prepared.notes["curve"]
+    assert prepared.notes["steps"] < 200
+    assert min(curve) not in curve[-2:]
+
+
+def test_it_beats_the_linear_inverter_behind_a_nonlinear_layer() -> None:
+    """|z| folds the sign away: no affine map undoes it, a network does."""
+    from leakscope.attacks.ridge import Ridge
+
+    class Fold(Defense):
+        def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
+            return z.abs()
+
+    truth = smooth_images(16, "folded")
+    with torch.no_grad():
+        z = small_split().encode(truth)
+        center = z.mean()
+    del center
+    seen, errors = Observed(features=z.abs()), []
+    for attack in (Ridge(), TrainedDecoder(steps=300)):
+        view = small_view(attack.needs, defense=Fold(), public=600)
+        prepared = attack.prepare(view, seeds.generator(0, "p"))
+        guess = attack.reconstruct(view, prepared, seen, seeds.generator(0, "r")).images
+        errors.append(float((guess - truth).square().mean()))
+    assert errors[1] < errors[0]
+
+
+def test_weights_survive_another_generator() -> None:
+    """Everything learnt is in `prepared`: the generator of `reconstruct` cannot matter."""
+    attack = TrainedDecoder(capacity="small", steps=10)
+    view = small_view(attack.needs)
+    prepared, seen = attack.prepare(view, seeds.generator(0, "p")), TestDecoder().seen(attack)
+    first, second = (attack.reconstruct(view, prepared, seen, seeds.generator(n, "r")).images for n in (1, 2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("fields", [{"steps": -1}, {"validation": 0.0}, {"learning_rate": 0.0}, {"batch": 0}])
+def test_impossible_settings_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        TrainedDecoder(**fields)  # type: ignore[arg-type]
+
+
+def test_a_network_of_convolutions_only_runs_on_maps() -> None:
+    assert isinstance(FRONTS["auto"]((4, 8, 8), (1, 16, 16), "small"), nn.Sequential)
+    assert not isinstance(FRONTS["auto"]((4,), (1, 16, 16), "small"), nn.Sequential)

@@ -1,0 +1,68 @@
+"""Controls and floors with known answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from leakscope.auditing.controls import PixelPath, canary, identity_control
+from leakscope.auditing.floors import FLOORS, class_means
+from leakscope.core.data import ImageSet
+from leakscope.core.model import SplitModel
+from leakscope.core.seeds import generator
+from leakscope.defenses.gaussian import Gaussian
+
+
+@pytest.mark.parametrize("shape", [(7, 4, 4), (3, 8, 8), (5,), (6, 9)])
+def test_the_pixel_path_loses_nothing(shape: tuple[int, ...]) -> None:
+    x = torch.rand(3, 2, 8, 8, generator=generator(0, "x"))
+    z = PixelPath(shape)(x)
+    assert z[0].numel() == x[0].numel()
+    back = F.pixel_shuffle(z, 8 // shape[1]) if len(shape) == 3 else z.view_as(x)
+    assert torch.equal(back, x)
+
+
+def test_an_uneven_grid_enlarges_and_never_drops_pixels() -> None:
+    z = PixelPath((4, 3, 3))(torch.rand(2, 1, 8, 8, generator=generator(0, "x")))
+    assert z.shape == (2, 9, 3, 3)  # 9×9 ≥ 8×8 pixels
+
+
+def test_the_identity_control_runs_as_a_target() -> None:
+    control = identity_control((4, 2, 2), classes=5)
+    x = torch.rand(3, 1, 8, 8)
+    out = control.run(x)
+    assert out.scores.shape == (3, 5)
+    assert torch.equal(F.pixel_shuffle(out.released, 4), x)
+
+
+@pytest.mark.parametrize("cut", ["0", "2"])
+def test_the_canary_is_beside_the_defence_not_instead_of_it(cut: str) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 64, 6), nn.Linear(6, 4))
+    target = SplitModel(model, cut, defense=Gaussian(sigma=5.0)).eval()
+    x = torch.rand(2, 1, 8, 8)
+    shape = tuple(target.encode(x).shape[1:])
+    planted = canary(target, shape, classes=4)
+    released = planted.release(x, generator(0, "r"))
+    clean = planted.encode(x)
+    width = shape[0]
+    assert torch.equal(released[:, width:], clean[:, width:])
+    assert (released[:, :width] - clean[:, :width]).std() > 3
+    assert torch.equal(released[:, width:].flatten(1).sort().values, x.flatten(1).sort().values)
+
+
+def test_floors_equal_their_slow_definitions() -> None:
+    rng = generator(0, "floors")
+    public = ImageSet(torch.rand(20, 1, 3, 3, generator=rng), torch.randint(0, 3, (20,), generator=rng), tuple("abcd"))
+    victims = ImageSet(torch.rand(5, 1, 3, 3, generator=rng), torch.tensor([0, 1, 2, 2, 3]), tuple("abcd"))
+    means = class_means(public, victims.labels)
+    for row, label in enumerate(victims.labels.tolist()):
+        own = public.images[public.labels == label]
+        slow = own.mean(0) if len(own) else public.images.mean(0)
+        torch.testing.assert_close(means[row], slow)
+    nearest = FLOORS["nearest-public"](public, victims)
+    for row in range(5):
+        distances = ((public.images - victims.images[row]) ** 2).flatten(1).sum(1)
+        assert torch.equal(nearest[row], public.images[distances.argmin()])
+    assert FLOORS["mean"](public, victims).shape == victims.images.shape

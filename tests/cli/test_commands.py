@@ -1,0 +1,190 @@
+"""The commands, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from leakscope.cli import app, run
+
+ROOT = Path(__file__).parents[2]
+TINY = ["--data", "digits", "--epochs", "2", "--victims", "8", "--quiet"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> list[str]:
+    return ["--store", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
+
+
+def _json(capsys: pytest.CaptureFixture[str]) -> object:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_help_answers_without_torch() -> None:
+    code = "import sys; from leakscope.cli import run, app; run(app, ['--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")
+    assert "audit" in done.stdout
+
+
+def test_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["list", "--json"]) == 0
+    names = _json(capsys)
+    assert isinstance(names, dict)
+    assert set(names) == {"attacks", "defenses", "datasets", "models", "metrics"}
+    assert {"ridge", "decoder", "search"} <= set(names["attacks"])
+    assert {"none", "gaussian", "laplace", "dropout", "topk", "bottleneck"} <= set(names["defenses"])
+    assert run(app, ["list", "attacks"]) == 0
+    assert "ridge" in capsys.readouterr().out
+
+
+def test_cuts_show_shape_and_compute(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["cuts", "torchvision:resnet18", "--data", "digits", "--resize", "32", "--json"]) == 0
+    found = _json(capsys)
+    assert isinstance(found, list)
+    layer1 = next(cut for cut in found if cut["name"] == "layer1")
+    assert layer1["shape"] == [64, 8, 8]
+    assert 0.2 < layer1["compute"] < 0.4
+    assert "layer1.0.conv1" not in {cut["name"] for cut in found}
+    assert run(app, ["cuts", "lenet5"]) == 0
+    assert "×" in capsys.readouterr().out
+
+
+def test_audit_writes_a_report_and_show_finds_its_keys(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(app, ["audit", *TINY, *place, "--attack", "ridge", "--json", "--seed", "1"])
+    assert code == 0
+    document = _json(capsys)
+    assert isinstance(document, dict)
+    out = Path(place[3])
+    assert json.loads((out / "audit.json").read_text()) == document
+    assert {"report.html", "summary.md", "junit.xml", "results.sarif"} <= {path.name for path in out.iterdir()}
+    assert {row["seed"] for row in document["results"]} == {1}
+    key = document["results"][0]["key"]
+    assert run(app, ["show", key[:8], *place[:2]]) == 0
+    shown = _json(capsys)
+    assert isinstance(shown, dict)
+    assert shown["summary"]["metrics"] == document["results"][0]["metrics"]
+    (out / "report.html").unlink()
+    assert run(app, ["report", str(out)]) == 0
+    assert (out / "report.html").exists()
+
+
+def test_a_dry_run_computes_nothing(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("audit", "train", "attack"):
+        options = TINY if command != "train" else [option for option in TINY if option not in {"--victims", "8"}]
+        assert run(app, [command, *options, *place[: 4 if command != "train" else 2], "--dry-run", "--json"]) == 0
+        shown = _json(capsys)
+        assert isinstance(shown, dict)
+        assert shown["targets"] == 2
+    assert not Path(place[1]).exists()
+
+
+def test_train_then_attack_uses_what_was_trained(
+    tmp_path: Path, place: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["--data", "digits", "--epochs", "2", "--cut", "features.2", "--json"]
+    saved = tmp_path / "net.safetensors"
+    assert run(app, ["train", *chosen, *place[:2], "--save", str(saved)]) == 0
+    trained = _json(capsys)
+    assert isinstance(trained, list)
+    assert trained[0]["accuracy"] > 0.5
+    store = Path(place[1])
+    before = sorted(path.name for path in store.glob("entries/trained/*/*"))
+    assert run(app, ["attack", *chosen, *place, "--attack", "ridge", "--victims", "8"]) == 0
+    rows = _json(capsys)
+    assert isinstance(rows, list)
+    assert rows[0]["target"] == trained[0]["key"]
+    assert sorted(path.name for path in store.glob("entries/trained/*/*")) == before
+    pictures = load_file(Path(place[3]) / "reconstructions.safetensors")
+    assert pictures["truth"].shape == pictures[rows[0]["key"]].shape == (8, 1, 8, 8)
+    assert (Path(place[3]) / "sheet.png").exists()
+    # The same weights from a file give the same network, trained or not.
+    weights = ["--data", "digits", "--cut", "features.2", "--weights", str(saved), "--json", "--attack", "ridge"]
+    assert run(app, ["attack", *weights, *place[:2], "--victims", "8"]) == 0
+    again = _json(capsys)
+    assert isinstance(again, list)
+    assert again[0]["metrics"] == rows[0]["metrics"]
+
+
+def test_own_model_weights_and_pictures(tmp_path: Path, place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for label in ("cats", "dogs"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(40):
+            pixels = np.kron(rng.integers(0, 255, (4, 4, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
+    sys.path.insert(0, str(ROOT / "examples"))
+    from own_model import build
+
+    from leakscope.core.seeds import ambient
+    from leakscope.models.own_file import OwnFile
+
+    architecture = OwnFile(str(ROOT / "examples" / "own_model.py"))
+    with ambient(0, "own"):
+        model = architecture.build((3, 32, 32), 2)
+    assert type(model).__name__ == type(build()).__name__
+    save_file(model.state_dict(), tmp_path / "own.safetensors")
+    code = run(
+        app,
+        ["audit", "--model", f"{ROOT}/examples/own_model.py:build", "--weights", str(tmp_path / "own.safetensors"),
+         "--data", f"folder:{tmp_path}/photos", "--cut", "features.3", "--attack", "ridge", "--victims", "4",
+         "--json", *place],
+    )  # fmt: skip
+    document = _json(capsys)
+    assert code in (0, 4)
+    assert isinstance(document, dict)
+    assert document["results"][0]["cut"] == "features.3"
+    assert not list((Path(place[1]) / "entries").glob("trained/*"))
+
+
+@pytest.mark.parametrize(
+    ("model", "cut"), [("torchvision:resnet18", "layer1"), ("timm:vit_tiny_patch16_224", "blocks.1")]
+)
+def test_networks_of_others_with_random_weights(
+    model: str, cut: str, place: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", "digits", "--resize", "32", "--epochs", "0", "--victims", "4", "--attack", "ridge", "--json"]
+    options += ["--set", "splits.limit=300"]
+    code = run(app, ["audit", "--model", model, "--cut", cut, *options, *place])
+    assert code in (0, 4)
+    document = _json(capsys)
+    assert isinstance(document, dict)
+    assert document["results"][0]["metrics"]["leak"]["mean"] > 0
+
+
+def test_the_published_schema_is_current() -> None:
+    from leakscope.pipeline.plan import AuditConfig
+
+    published = json.loads((ROOT / "docs" / "audit-config.schema.json").read_text())
+    assert published == AuditConfig.model_json_schema(), "run: leakscope schema > docs/audit-config.schema.json"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_configuration_can_be_planned(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from leakscope.pipeline.plan import AuditConfig, read_yaml
+
+    scales = [None, *read_yaml(path).get("scales", {})]
+    for scale in scales:
+        AuditConfig.read(path, {}, scale)
+    code = run(app, ["audit", str(path), "--dry-run"])
+    said = capsys.readouterr().err
+    assert code == 0 or "data root" in said, said
+
+
+def test_runtime_errors_are_three_not_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import leakscope.pipeline.plan as plan
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(plan, "make_plan", broken)
+    assert run(app, ["audit", "--data", "digits"]) == 3
+    assert "ZeroDivisionError" in capsys.readouterr().err
