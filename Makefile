@@ -34,3 +34,8 @@ speed: install
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
+
+.PHONY: methods
+methods: install
+	$(BIN)/python docs/update_readme.py
+	$(BIN)/leakscope schema > docs/audit-config.schema.json

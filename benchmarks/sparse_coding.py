@@ -145,7 +145,7 @@ def main() -> int:
     for case in todo:
         torch.set_num_threads(2)
         theirs, ours = race(case, options.repeats, time.perf_counter)
-        gains[case.name] = round(threads_gain(case, options.repeats + 2), 2)
+        gains[case.name] = round(threads_gain(case, 3 * options.repeats), 2)
         two[case.name] = round(theirs / ours, 1)
         print(
             f"{case.name:22}{theirs:9.1f} s{ours:7.3f} s{theirs / ours:7.0f}×{case.bar:5.0f}×   {gains[case.name]:.2f}",

@@ -75,9 +75,8 @@ def test_rows_do_not_see_each_other() -> None:
     matrices, targets = quadratics(5, 8)
     together = minimise(quadratic_objective(matrices, targets), torch.zeros_like(targets), iterations=15)
     for row in range(5):
-        alone = minimise(
-            quadratic_objective(matrices[row : row + 1], targets[row : row + 1]), torch.zeros(1, 8).double(), iterations=15
-        )
+        objective = quadratic_objective(matrices[row : row + 1], targets[row : row + 1])
+        alone = minimise(objective, torch.zeros(1, 8).double(), iterations=15)
         torch.testing.assert_close(alone.x[0], together.x[row])
 
 

@@ -57,7 +57,9 @@ def test_a_drawn_disc_has_the_area_of_a_circle() -> None:
     size = 64
     axis = (torch.arange(size) + 0.5) * (2 / size) - 1
     y, x = torch.meshgrid(axis, axis, indexing="ij")
-    window = Window(torch.zeros(1, 3, size, size), x[None], y[None], torch.full((1, 1, 1), size / 2))
+    window = Window(
+        torch.zeros(1, 3, size, size), x[None], y[None], torch.full((1, 1, 1), size / 2), torch.zeros(1, size, size)
+    )
     for radius in (0.11, 0.35, 0.8):
         cover = window.disc(x[None], y[None], torch.tensor([[[radius]]]), torch.tensor([[[radius]]]))
         area = float(cover.sum()) * (2 / size) ** 2

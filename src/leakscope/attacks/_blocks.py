@@ -10,104 +10,18 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn import functional as F
 
+from leakscope.attacks._chain import Block, Chain
 from leakscope.attacks._graph import EncoderGraph
-from leakscope.attacks._pieces import IDENTITY, Affine, Piece, Products, Rectifier, Scaling, Shape, Smooth, affine
+from leakscope.attacks._maps import Scaling, Shape
+from leakscope.attacks._pieces import IDENTITY, Affine, Piece, Rectifier, Smooth, affine
 from leakscope.core.errors import UsageError
 from leakscope.core.model import Normalize, SplitModel
-
-
-@dataclass
-class Block:
-    """`y = outer(shortcut(x) + branch(x))`; a layer without shortcut has `shortcut=None`."""
-
-    name: str
-    branch: tuple[Piece, ...]
-    shortcut: Affine | None
-    outer: Rectifier | None
-    inputs: Shape
-    outputs: Shape
-
-    @property
-    def piecewise_linear(self) -> bool:
-        return not any(isinstance(piece, Smooth) for piece in self.branch)
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Numbers in, numbers out."""
-        return int(torch.Size(self.inputs).numel()), int(torch.Size(self.outputs).numel())
-
-    def before_outer(self, x: Tensor) -> Tensor:
-        h = x
-        for piece in self.branch:
-            h = piece(h)
-        return h if self.shortcut is None else h + self.shortcut(x)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        s = self.before_outer(x)
-        return s if self.outer is None else self.outer(s)
-
-    def linearise(self, x: Tensor) -> tuple[Tensor, Products]:
-        """The sum before the outer activation, with the products of its Jacobian at x."""
-        h, steps, shortcut = x, [], self.shortcut
-        for piece in self.branch:
-            h, step = piece.linearise(h)
-            steps.append(step)
-
-        def forward(v: Tensor) -> Tensor:
-            w = v
-            for step in steps:
-                w = step.forward(w)
-            return w if shortcut is None else w + shortcut.linear(v)
-
-        def adjoint(u: Tensor) -> Tensor:
-            w = u
-            for step in reversed(steps):
-                w = step.adjoint(w)
-            return w if shortcut is None else w + shortcut.adjoint(u)
-
-        counts = [step.active for step in steps if step.active is not None]
-        active = torch.stack(counts).amin(0) if counts else None
-        return h if shortcut is None else h + shortcut(x), Products(forward, adjoint, active)
-
-
-@dataclass
-class Chain:
-    """An encoder as pictures in [0, 1] → shallow layers → blocks → features."""
-
-    shallow: Block
-    blocks: tuple[Block, ...]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        for block in (self.shallow, *self.blocks):
-            x = block(x)
-        return x
-
-    def linearise(self, x: Tensor) -> tuple[Tensor, Products]:
-        steps = []
-        for block in (self.shallow, *self.blocks):
-            x, step = block.linearise(x)
-            steps.append(step)
-            if block.outer is not None:
-                x, step = block.outer.linearise(x)
-                steps.append(step)
-
-        def forward(v: Tensor) -> Tensor:
-            for step in steps:
-                v = step.forward(v)
-            return v
-
-        def adjoint(u: Tensor) -> Tensor:
-            for step in reversed(steps):
-                u = step.adjoint(u)
-            return u
-
-        return x, Products(forward, adjoint)
 
 
 def take_apart(split: SplitModel, image_shape: tuple[int, int, int], *, plain_layers: bool = False) -> Chain:

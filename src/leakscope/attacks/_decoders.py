@@ -52,7 +52,8 @@ class AsMap(nn.Module):
         if grid is None:
             return z
         extra, side = grid
-        return z[:, extra:].mT.unflatten(2, (side, side))
+        laid_out: Tensor = z[:, extra:].mT.unflatten(2, (side, side))
+        return laid_out
 
 
 class Resize(nn.Module):
@@ -130,7 +131,7 @@ class Dense(nn.Module):
     def __init__(self, shape: Shape, image: ImageShape, capacity: Capacity) -> None:
         super().__init__()
         inputs = math.prod(shape)
-        out, height, width_px = image
+        _, height, width_px = image
         times = max(0, math.ceil(math.log2(max(height, width_px) / _GRID)))
         side = (math.ceil(height / 2**times), math.ceil(width_px / 2**times))
         width = _WIDTHS[capacity]
@@ -168,8 +169,8 @@ class NormBlock(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        changed: Tensor = self.body(x)
-        return changed + self.shortcut(x)
+        total: Tensor = self.body(x) + self.shortcut(x)
+        return total
 
 
 def res_norm(shape: tuple[int, int, int], image: ImageShape, blocks: int, width: int) -> nn.Sequential:

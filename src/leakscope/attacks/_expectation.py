@@ -73,7 +73,7 @@ def learn_release(defense: Defense, clean: Tensor, draws: int, rng: torch.Genera
 
 
 def _hides_gradient(release: Callable[[Tensor, int], Tensor], clean: Tensor, seed: int, rng: torch.Generator) -> bool:
-    """Whether most values that are released carry no gradient back to the feature they come from."""
+    """Whether nearly all values that are released carry no gradient back to the feature they come from."""
     z = clean.detach().clone().requires_grad_()
     with torch.enable_grad():
         released = release(z, seed)
@@ -85,7 +85,7 @@ def _hides_gradient(release: Callable[[Tensor, int], Tensor], clean: Tensor, see
         return True
     useless = (gradient == 0) | ~gradient.isfinite()
     alive = released.detach() != 0
-    return bool(useless[alive].float().mean() > 0.5) if alive.any() else True
+    return bool(useless[alive].float().mean() > 0.9) if alive.any() else True
 
 
 def _fitted(released: Tensor, clean: Tensor) -> Expected:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import Block
+from leakscope.attacks._chain import Block
 from leakscope.attacks._krylov import Anderson, cgls, dot, gmres, norm, rows
 from leakscope.attacks._pieces import Products
 
@@ -77,6 +77,14 @@ def invert(block: Block, y: Tensor, *, tolerance: float, noise: float = 0.0) -> 
     With noise σ and inputs of standard deviation τ the most likely Gaussian input minimises
     ‖y − f(x)‖² + (σ²/τ²)‖x‖²; fitting y closer would fit the noise.
     """
+    usable = y.flatten(1).isfinite().all(1)
+    if not bool(usable.all()):  # nothing to solve for; the fit says so
+        x, fit = y.new_zeros(len(y), *block.inputs), y.new_full((len(y),), torch.inf)
+        method = "none"
+        if bool(usable.any()):
+            part = invert(block, y[usable], tolerance=tolerance, noise=noise)
+            x[usable], fit[usable], method = part.x, part.fit, part.method
+        return Inverse(x, fit, method)
     if block.outer is not None and block.outer.invertible:
         y = block.outer.invert(y)
         block = Block(block.name, block.branch, block.shortcut, None, block.inputs, block.outputs)

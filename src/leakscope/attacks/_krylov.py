@@ -11,11 +11,13 @@ from leakscope.attacks._pieces import Products
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.linalg.vecdot(a.flatten(1), b.flatten(1))
+    product: Tensor = torch.linalg.vecdot(a.flatten(1), b.flatten(1))
+    return product
 
 
 def norm(a: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(a.flatten(1), dim=1)
+    length: Tensor = torch.linalg.vector_norm(a.flatten(1), dim=1)
+    return length
 
 
 def rows(weights: Tensor, like: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ def gmres(forward: Callable[[Tensor], Tensor], rhs: Tensor, *, iterations: int, 
         length = norm(w)
         hessenberg[:, step + 1, step] = length
         basis.append(w / rows(length.clamp_min(tiny), w))
-        block, right = hessenberg[:, : step + 2, : step + 1], target[:, : step + 2]
+        block, right = hessenberg[:, : step + 2, : step + 1].nan_to_num(0, 0, 0), target[:, : step + 2]
         weights = torch.linalg.pinv(block) @ right
         left = torch.linalg.vector_norm((block @ weights - right).squeeze(-1), dim=1)
         if bool((left <= tolerance * scale).all()):
@@ -122,7 +124,8 @@ class Anderson:
         scale = gram.diagonal(dim1=1, dim2=2).amax(1).clamp_min(torch.finfo(x.dtype).tiny)
         ridge = torch.eye(gram.shape[1], dtype=x.dtype, device=x.device) * (scale * 1e-10)[:, None, None]
         weights = torch.linalg.solve(gram + ridge, change.mT @ step.flatten(1).unsqueeze(-1))
-        return x + step - ((moves + change) @ weights).squeeze(-1).view_as(x)
+        mixed: Tensor = x + step - ((moves + change) @ weights).squeeze(-1).view_as(x)
+        return mixed
 
     def keep(self, rows: Tensor) -> None:
         self.points = [item[rows] for item in self.points]

@@ -66,7 +66,7 @@ class _Memory:
         """−H·g by the two-loop recursion, on the free variables of each row."""
         q = gradient * free
         # A first step of length one: the curvature is not known yet.
-        unit = 1 / q.norm(dim=1).clamp_min(torch.finfo(q.dtype).tiny)
+        unit: Tensor = 1 / q.norm(dim=1).clamp_min(torch.finfo(q.dtype).tiny)
         if self.gamma is None:
             return -q * unit[:, None]
         weights: list[Tensor] = []

@@ -42,7 +42,7 @@ class TrainedDecoder(Attack):
     weights: str | None = None  # of the perceptual loss: lpips-alexnet-v0.1.safetensors
     steps: int = 500
     batch: int = 32
-    learning_rate: float = 4e-3
+    learning_rate: float = 5e-3
     weight_decay: float = 1e-4
     validation: float = 0.1
     patience: int = 4
@@ -90,8 +90,9 @@ class TrainedDecoder(Attack):
         seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
         with seeds.ambient(seed, "decoder"):
             body = FRONTS[self.front](shape, view.image_shape, self.capacity)
-        decoder = Decoder(body, mean, deviation, torch.tensor([low, high]))
-        return decoder.to(view.device, memory_format=torch.channels_last)
+        decoder = Decoder(body, mean, deviation, torch.tensor([low, high])).to(view.device)
+        decoder.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return decoder
 
     def _train(
         self,
@@ -106,9 +107,13 @@ class TrainedDecoder(Attack):
         curve = [judge(decoder)]
         if self.steps == 0:
             return curve, 0
-        optimizer = torch.optim.AdamW(decoder.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        # Adam moves every weight by the rate, so a neuron with thousands of inputs moves too far.
+        wide = [p for p in decoder.parameters() if p.ndim == 2]
+        others = [p for p in decoder.parameters() if p.ndim != 2]
+        rates = [self.learning_rate, self.learning_rate / 5]
+        optimizer = torch.optim.AdamW([{"params": others}, {"params": wide}], weight_decay=self.weight_decay)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.learning_rate, total_steps=self.steps + 1, pct_start=_WARM_UP
+            optimizer, rates, total_steps=self.steps + 1, pct_start=_WARM_UP
         )
         best, best_state, taken = curve[0], _copied(decoder), 0
         since = 0
@@ -120,7 +125,7 @@ class TrainedDecoder(Attack):
                 decoder.train()
                 error = loss(decoder(releases.draw(index)), releases.images(index))
                 optimizer.zero_grad()
-                error.backward()  # type: ignore[no-untyped-call]
+                error.backward()
                 nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
                 optimizer.step()
                 schedule.step()

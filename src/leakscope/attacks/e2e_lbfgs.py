@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import Block, Chain, take_apart
+from leakscope.attacks._blocks import take_apart
+from leakscope.attacks._chain import Block, Chain
 from leakscope.attacks._invert import invert
 from leakscope.attacks._krylov import cgls, norm
 from leakscope.attacks._lbfgs import minimise
@@ -16,12 +17,13 @@ from leakscope.attacks._observed import checked_features, release_error
 from leakscope.attacks._pictures import PictureSpace
 from leakscope.attacks._pieces import Products, Smooth
 from leakscope.attacks._release import child
+from leakscope.attacks.embedding import mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.errors import UsageError
 from leakscope.core.threat import Access, Encoder, View
 
 _CHUNK = 16
-_GREYS = (4.0, -4.0)  # further starts: light and dark, ½ ± ¼
+_GREYS = (0.75, 0.25)  # further starts: light and dark
 _STUCK = 0.05  # relative fit after the first stage that calls for another start
 _ODD = 1.0  # relative fit worse than explaining nothing
 
@@ -88,21 +90,20 @@ class EndToEnd(Attack):
             shorter, target = (chain, y) if noise > 0 or not self.peel_trailing else _peel_trailing(chain, y)
             peeled = [block.name for block in chain.blocks[len(shorter.blocks) :]]
             found = self.fit(shorter, target, view.image_shape, child(rng, view.device), noise)
-            if found.images.numel():
-                images.append(found.images.clamp(0, 1))
-                fits.append(found.fit)
-                curves.append(found.curve)
+            images.append(found.images.clamp(0, 1))
+            fits.append(found.fit)
+            curves.append(found.curve)
         fit = torch.cat(fits)
         length = max(len(curve) for curve in curves)
         padded = [curve + curve[-1:] * (length - len(curve)) for curve in curves]
         notes: dict[str, Any] = {
-            "fit": float(fit.mean()),
-            "worst_fit": float(fit.max()),
+            "fit": mean_finite(fit),
+            "worst_fit": float(fit.max()) if bool(fit.isfinite().all()) else None,
             "release_error": noise,
             "peeled": peeled,
             "diverged": float((~(fit < _ODD)).float().mean()),
             "diverged_blocks": [] if bool((fit < _ODD).all()) else ["whole network"],
-            "curve": _thinned(torch.tensor(padded).mean(0).tolist()),
+            "curve": _thinned(torch.tensor(padded).clamp(max=1e30).mean(0).tolist()),
             "objective_low_is_good": True,
         }
         return Reconstruction(torch.cat(images), notes)
@@ -146,7 +147,7 @@ class EndToEnd(Attack):
         best = minimise(part, z[stuck], iterations=0, memory=1)
         x, value = best.x, best.value
         for grey in _GREYS:
-            start = part.space.coordinates(torch.full_like(part.space.pixels(x), 0.5 + grey / 16))
+            start = part.space.coordinates(torch.full_like(part.space.pixels(x), grey))
             other = minimise(part, start, iterations=share, memory=self.memory)
             better = other.value < value
             x, value = torch.where(better[:, None], other.x, x), torch.minimum(other.value, value)
@@ -219,7 +220,7 @@ def _peel_trailing(chain: Chain, y: Tensor) -> tuple[Chain, Tensor]:
 
 
 def _scale(network: Chain, y: Tensor, space: PictureSpace, size: int, rng: torch.Generator) -> float:
-    """One over the mean of the diagonal of JᵀJ, in units of a quarter of the pixel range, at a smooth random picture."""
+    """One over the mean diagonal of JᵀJ, per quarter of the pixel range, at a smooth random picture."""
     z = torch.randn(1, size, generator=rng, dtype=y.dtype, device=y.device)
     _, jacobian = network.linearise(space.pixels(z))
     probe = torch.randn(1, *space.shape, generator=rng, dtype=y.dtype, device=y.device)

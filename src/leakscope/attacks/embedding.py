@@ -42,8 +42,10 @@ class EmbeddingInversion(Attack):
     white_box: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.learning_rate <= 0 or self.alpha < 1:
-            raise ValueError("steps and alpha must be 1 or more, learning_rate positive, such as 0.05")
+        if self.steps < 0 or self.alpha < 1:
+            raise ValueError("steps must be 0 or more, alpha 1 or more")
+        if self.learning_rate <= 0:
+            raise ValueError("learning_rate must be positive, such as 0.05")
         if min(self.alpha_weight, self.tv_weight) < 0:
             raise ValueError("alpha_weight and tv_weight are weights of penalties: 0 or more")
 
@@ -75,11 +77,11 @@ class EmbeddingInversion(Attack):
             finite &= value.isfinite() & gradient.flatten(1).isfinite().all(1)
             kept = torch.where(finite.view(-1, 1, 1, 1), u.detach(), kept)
             if step % max(1, self.steps // _POINTS) == 0:
-                curve.append(_mean_finite(value.detach()))
+                curve.append(mean_finite(value.detach()))
             u.grad = torch.where(finite.view(-1, 1, 1, 1), gradient, 0.0)
             optimizer.step()
         final = torch.where((finite & u.isfinite().flatten(1).all(1)).view(-1, 1, 1, 1), u.detach(), kept)
-        return 0.5 + 0.25 * final, finite, [*curve, _mean_finite(value.detach())]
+        return 0.5 + 0.25 * final, finite, curve
 
     def _prior(self, u: Tensor) -> Tensor:
         # With β = 2 the total variation is the plain sum of squared differences.
@@ -88,6 +90,7 @@ class EmbeddingInversion(Attack):
         return self.alpha_weight * u.abs().pow(self.alpha).flatten(1).sum(1) + self.tv_weight * variation
 
 
-def _mean_finite(value: Tensor) -> float:
+def mean_finite(value: Tensor) -> float:
+    """The mean over rows that are finite; a number that JSON can hold even if none is."""
     finite = value[value.isfinite()]
-    return float(finite.mean()) if len(finite) else math.inf
+    return float(finite.mean()) if len(finite) else torch.finfo(value.dtype).max

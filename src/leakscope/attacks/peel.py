@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import Block, take_apart
+from leakscope.attacks._blocks import take_apart
+from leakscope.attacks._chain import Block
 from leakscope.attacks._krylov import dot, norm, rows
 from leakscope.attacks._observed import checked_features
 from leakscope.attacks._pieces import IDENTITY, Affine, Rectifier, Smooth
-from leakscope.attacks.embedding import EmbeddingInversion
+from leakscope.attacks.embedding import EmbeddingInversion, mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.threat import Access, Encoder, View
 
@@ -59,8 +60,8 @@ class Peel(Attack):
     def __post_init__(self) -> None:
         if min(self.complementarity, self.consistency) < 0:
             raise ValueError("complementarity and consistency are weights of penalties: 0 or more; the paper has 1000")
-        if self.steps < 1 or self.learning_rate <= 0:
-            raise ValueError("steps must be 1 or more and learning_rate positive; the paper has 2000 and 0.01")
+        if self.steps < 0 or self.learning_rate <= 0:
+            raise ValueError("steps must be 0 or more and learning_rate positive; the paper has 2000 and 0.01")
 
     @torch.no_grad()
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
@@ -106,7 +107,7 @@ class Peel(Attack):
             if value is not None:
                 usable = value.isfinite()
                 kept = torch.where(rows(usable, kept), problem.variables[0], kept)
-                curve.append(float((value / size)[usable].mean()) if bool(usable.any()) else math.inf)
+                curve.append(mean_finite(value / size))
             optimizer.step()
             for part in problem.variables[1:]:
                 part.clamp_(min=0)
@@ -194,8 +195,6 @@ class _Penalty:
         return dot(last, last) if measure else None
 
 
-def _summary(fit: Tensor) -> dict[str, float]:
-    finite = fit[fit.isfinite()]
-    if len(finite) == 0:
-        return {"fit": math.inf, "worst": math.inf}
-    return {"fit": float(finite.mean()), "worst": float(fit.max()) if len(finite) == len(fit) else math.inf}
+def _summary(fit: Tensor) -> dict[str, float | None]:
+    worst = float(fit.max())
+    return {"fit": mean_finite(fit), "worst": worst if math.isfinite(worst) else None}

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import Chain, take_apart
+from leakscope.attacks._blocks import take_apart
+from leakscope.attacks._chain import Block, Chain
 from leakscope.attacks._invert import Inverse, injectivity, invert
 from leakscope.attacks._krylov import cgls
 from leakscope.attacks._observed import checked_features, release_error
 from leakscope.attacks._pieces import Affine
 from leakscope.attacks._release import child
 from leakscope.attacks.e2e_lbfgs import EndToEnd
+from leakscope.attacks.embedding import mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.threat import Access, Encoder, View
 
@@ -67,7 +69,7 @@ class PeelExact(Attack):
             images.append(pictures.clamp(0, 1))
             bad.append(failed)
         notes: dict[str, Any] = {
-            "blocks": table.rows,
+            "blocks": {name: _plain(row) for name, row in table.rows.items()},
             "release_error": noise,
             "diverged": float(torch.cat(bad).float().mean()),
             "diverged_blocks": table.failed,
@@ -118,6 +120,11 @@ class PeelExact(Attack):
         return found.images, found.fit
 
 
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
 class _Table:
     """One row a block: fits of all chunks, the method, and what the block loses."""
 
@@ -126,17 +133,13 @@ class _Table:
         self.failed: list[str] = []
 
     def add(self, name: str, inverse: Inverse, wrong: Tensor, measured: dict[str, Any]) -> None:
-        fit = inverse.fit[inverse.fit.isfinite()]
-        mean = float(fit.mean()) if len(fit) else math.inf
-        worst = float(inverse.fit.max()) if len(fit) == len(inverse.fit) else math.inf
-        if name in self.rows:
-            worst = max(worst, self.rows[name]["worst"])
-        self.rows[name] = {"method": inverse.method, "fit": mean, "worst": worst, **measured}
+        worst = max(float(inverse.fit.nan_to_num(torch.inf).max()), self.rows.get(name, {}).get("worst") or 0.0)
+        self.rows[name] = {"method": inverse.method, "fit": mean_finite(inverse.fit), "worst": worst, **measured}
         if bool(wrong.any()) and name not in self.failed:
             self.failed.append(name)
 
 
-def _noise_behind(block: Any, x: Tensor, noise: float, rng: torch.Generator) -> float:
+def _noise_behind(block: Block, x: Tensor, noise: float, rng: torch.Generator) -> float:
     """What noise of this size in the output becomes in the input: a random one, pulled through the Jacobian."""
     s, jacobian = block.linearise(x)
     sample = noise * torch.randn(s.shape, generator=rng, dtype=s.dtype, device=s.device)

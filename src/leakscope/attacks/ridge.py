@@ -35,6 +35,7 @@ class Ridge(Attack):
     largest: int = 2500  # side of the largest system solved; with more features than this, it caps the rows
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.QUERY})
+    averages_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.strengths or min(self.strengths) <= 0:
@@ -107,7 +108,8 @@ def _sketch(targets: Tensor, rng: torch.Generator) -> Tensor:
     if columns <= _SKETCH:
         return targets
     mix = torch.randn(columns, _SKETCH, generator=rng, device=targets.device, dtype=targets.dtype)
-    return targets @ (mix / _SKETCH**0.5)
+    sketch: Tensor = targets @ (mix / _SKETCH**0.5)
+    return sketch
 
 
 @dataclass(frozen=True)

@@ -106,10 +106,15 @@ class _Parts(nn.Module):
         return iter(self.parts)
 
 
-@DEFENSES.register("stack")
 @dataclass(frozen=True)
 class Stack(Defense):
-    """Several defences at once, applied in order; conflicts are refused at construction."""
+    """Several defences at once, applied in order; conflicts are refused at construction.
+
+    Written as a list in a configuration and with `+` on a command line, so it needs no name in the registry.
+    """
+
+    kind_name: ClassVar[str] = "stack"
+    revision: ClassVar[int] = 1
 
     parts: tuple[Defense, ...] = ()
 

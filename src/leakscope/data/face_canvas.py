@@ -49,6 +49,7 @@ class Window:
     x: Tensor  # B×h×w, to the right, 0 in the middle of the face
     y: Tensor  # B×h×w, down
     sharp: Tensor  # B×1×1, pixels per unit of length
+    person: Tensor  # B×h×w, a view: how much of each pixel the person covers so far
 
     def cover(self, distance: Tensor) -> Tensor:
         """How much of each pixel a shape covers, given the distance to its border (which it overwrites)."""
@@ -69,5 +70,15 @@ class Window:
     def paint(self, cover: Tensor, colour: Tensor) -> None:
         self.pixels.lerp_(colour, cover.unsqueeze(1))
 
+    def add(self, cover: Tensor, colour: Tensor) -> None:
+        """Paint a part of the person that reaches beyond what is there."""
+        self.paint(cover, colour)
+        torch.maximum(self.person, cover, out=self.person)
+
+    def part(self, rows: slice, columns: slice) -> Window:
+        x, y, person = (plane[:, rows, columns] for plane in (self.x, self.y, self.person))
+        return Window(self.pixels[:, :, rows, columns], x, y, self.sharp, person)
+
     def of(self, who: Tensor) -> Window:
-        return Window(self.pixels[who], self.x[who], self.y[who], self.sharp[who])
+        """A copy of some of the pictures."""
+        return Window(self.pixels[who], self.x[who], self.y[who], self.sharp[who], self.person[who])

@@ -43,7 +43,8 @@ def draw(look: Look, pixels: Tensor, reach: Mapping[str, tuple[float, float]]) -
     _background(look, pixels, u, v)
     across, down = u - look["shift_x"], v - look["shift_y"]
     cosine, sine = look["turn"].cos() / look["scale"], look["turn"].sin() / look["scale"]
-    whole = Window(pixels, across * cosine + down * sine, down * cosine - across * sine, look["scale"] * (size / 2))
+    x, y = across * cosine + down * sine, down * cosine - across * sine
+    whole = Window(pixels, x, y, look["scale"] * (size / 2), torch.zeros_like(x))
 
     def window(left_right: float, top: float, bottom: float) -> Window:
         """The pixels that can show this part of the face."""
@@ -56,23 +57,24 @@ def draw(look: Look, pixels: Tensor, reach: Mapping[str, tuple[float, float]]) -
             slice(max(0, int((low + 1) * size / 2 - 1)), min(size, int((high + 1) * size / 2 + 2)))
             for low, high in ((first, last), (-wide, wide))
         )
-        x, y = whole.x[:, rows, columns].contiguous(), whole.y[:, rows, columns].contiguous()
-        return Window(pixels[:, :, rows, columns], x, y, whole.sharp)
+        return whole.part(rows, columns)
 
     warm = 1 + look["warmth"].unsqueeze(1) * _tint(1.0, 0.0, -1.0)  # the light's colour
     skin = look.along(_SKIN, "tone") * (warm + look["undertone"].unsqueeze(1) * _tint(0.04, 0.0, -0.08))
     hair = look.picked(_HAIR, "hair_colour") * (warm * look["hair_light"].unsqueeze(1))
-    person = _behind(whole, look, skin, hair)
-    dome = _head(whole, look, skin, person)
-    _freckles(window(0.72, -0.05, 0.42), look, skin)
-    _beard(window(0.95, -0.25, 1.05), look, hair)
+    _behind(whole, look, hair)
+    _body(window(2.0, 0.4, 3.0), look, skin)
+    _ears(window(1.15, -0.3, 0.35), look, skin)
+    dome = _face(whole, look, skin)
+    _freckles(window(0.8, -0.07, 0.47), look, skin)
+    _beard(window(0.97, -0.25, 1.05), look, hair)
     _mouth(window(0.56, 0.17, 0.87), look, skin)
-    _nose(window(0.42, -0.25, 0.62), look, skin)
-    eyes = window(0.9, -0.75, 0.45)
-    _eyes(eyes, look, hair)
-    _glasses(eyes, look)
-    _hair(whole, look, hair, person)
-    _light(whole, look, person, dome)
+    _nose(window(0.42, -0.45, 0.75), look, skin)
+    _eyes(window(0.8, -0.5, 0.35), look, hair)
+    _brows(window(0.8, -0.75, 0.1), look, hair)
+    _glasses(window(0.95, -0.45, 0.48), look)
+    _hair(whole, look, hair)
+    _light(whole, look, dome)
     pixels.clamp_(0, 1)
 
 
@@ -85,41 +87,39 @@ def _background(look: Look, pixels: Tensor, u: Tensor, v: Tensor) -> None:
     torch.add(look.colour("back"), light.unsqueeze(1), out=pixels)
 
 
-def _behind(whole: Window, look: Look, skin: Tensor, hair: Tensor) -> Tensor:
-    """Hair that falls behind the head, neck and shoulders; returns what they cover together."""
-    cover = torch.zeros_like(whole.x)
-    style = look["style"]
+def _behind(whole: Window, look: Look, hair: Tensor) -> None:
+    """Hair that falls behind the head of some."""
     who = look.above("style", 0.5)
-    if len(who):
-        x, y, sharp = whole.x[who], whole.y[who], whole.sharp[who]
-        length = (0.35 + 1.8 * (style - 0.5))[who]  # how far below the eyes it falls
-        width = (look["face_width"] + look["hair_volume"] + 0.06)[who]
-        # Fourth powers make the ellipse a rounded box.
-        box = x.div_(width).square_().square_()
-        below = y.add_(0.4 - length / 2).div_(0.55 + length / 2).square_()
-        cover[who] = box.addcmul_(below, below).neg_().add_(1).mul_(0.25 * width * sharp).add_(0.5).clamp_(0, 1)
-        whole.paint(cover, hair * 0.72)
-    half = whole.x.shape[1] // 2  # neck and shoulders are in the lower half
-    low = Window(whole.pixels[:, :, half:], whole.x[:, half:], whole.y[:, half:], whole.sharp)
-    neck = low.cover(torch.minimum(0.36 - low.x.abs(), low.y - 0.5))
-    low.paint(neck, skin * 0.8)
-    shoulders = low.disc(low.x, low.y - 1.95, torch.tensor(1.2), torch.tensor(0.85))
-    low.paint(shoulders, look.colour("shirt"))
-    below = cover[:, half:]
-    torch.maximum(below, neck.maximum(shoulders), out=below)
-    return cover
+    if not len(who):
+        return
+    x, y, sharp = whole.x[who], whole.y[who], whole.sharp[who]
+    length = (0.35 + 1.8 * (look["style"] - 0.5))[who]  # how far below the eyes it falls
+    width = (look["face_width"] + look["hair_volume"] + 0.06)[who]
+    # Fourth powers make the ellipse a rounded box.
+    box = x.div_(width).square_().square_()
+    below = y.add_(0.4 - length / 2).div_(0.55 + length / 2).square_()
+    inside = box.addcmul_(below, below).neg_().add_(1)
+    whole.person[who] = inside.mul_(0.25 * width * sharp).add_(0.5).clamp_(0, 1)
+    whole.paint(whole.person, hair * 0.72)
 
 
-def _head(whole: Window, look: Look, skin: Tensor, person: Tensor) -> Tensor:
-    """Ears and face, added to what the person covers; returns 1 − q of the face's ellipse."""
-    x, y, width, ears = whole.x, whole.y, look["face_width"], look["ears"]
-    sides = whole.disc(x.abs().sub_(width), y - 0.02, ears, ears * 1.4)
-    whole.paint(sides, skin * 0.88)
+def _body(part: Window, look: Look, skin: Tensor) -> None:
+    part.add(part.cover(torch.minimum(0.36 - part.x.abs(), part.y - 0.5)), skin * 0.8)
+    shoulders = part.disc(part.x, part.y - 1.95, torch.tensor(1.2), torch.tensor(0.85))
+    part.add(shoulders, look.colour("shirt"))
+
+
+def _ears(part: Window, look: Look, skin: Tensor) -> None:
+    ears = look["ears"]
+    part.add(part.disc(part.x.abs().sub_(look["face_width"]), part.y - 0.02, ears, ears * 1.4), skin * 0.88)
+
+
+def _face(whole: Window, look: Look, skin: Tensor) -> Tensor:
+    """Returns 1 − q of the face's ellipse: 1 in the middle, 0 at the border."""
+    y, width = whole.y, look["face_width"]
     taper = torch.addcmul(width, y.clamp(min=0), -look["jaw"] * width)  # narrower towards the chin
-    dome = torch.div(x, taper, out=taper).square_().addcmul_(y, y).neg_().add_(1)
-    face = whole.cover(dome * (width / 2))
-    whole.paint(face, skin)
-    torch.maximum(person, face.maximum(sides), out=person)
+    dome = torch.div(whole.x, taper, out=taper).square_().addcmul_(y, y).neg_().add_(1)
+    whole.add(whole.cover(dome * (width / 2)), skin)
     return dome
 
 
@@ -162,13 +162,13 @@ def _mouth(part: Window, look: Look, skin: Tensor) -> None:
     level = look["mouth_height"] + look["nod"] - 0.6 * look["smile"]
     away = torch.addcmul(part.y - level, arch, -look["smile"])  # from the line between the lips
     gap = look["mouth_open"].clamp(min=0)
-    distance = away.abs()
+    distance, corners = away.abs(), arch * (look["mouth_width"] / 2)
     part.paint(
-        part.cover((arch * (look["lips"] + gap)).sub_(distance)),
+        part.cover((arch * (look["lips"] + gap)).sub_(distance).minimum(corners)),
         torch.lerp(skin * 0.72, _ROSE, 0.25 + 0.6 * look["lip_red"].unsqueeze(1)),
     )
     # A closed mouth keeps a thin seam.
-    inner = part.cover((arch * gap.clamp(min=0.014)).sub_(distance))
+    inner = part.cover((arch * gap.clamp(min=0.014)).sub_(distance).minimum(corners))
     part.paint(inner, _MOUTH)
     teeth = part.cover(away.neg_().sub_(0.25 * gap)).mul_(inner)
     part.paint(teeth.mul_((gap > 0.02).float()), _WHITE)
@@ -186,7 +186,7 @@ def _nose(part: Window, look: Look, skin: Tensor) -> None:
 
 
 def _eyes(part: Window, look: Look, hair: Tensor) -> None:
-    """Eyes and brows. Both eyes are one shape, mirrored at the middle of the face."""
+    """Both eyes are one shape, mirrored at the middle of the face."""
     x, out, y = _from_eyes(part, look)
     size = look["eye_size"]
     height = size * look["eye_shape"] * look["eye_open"]
@@ -197,6 +197,10 @@ def _eyes(part: Window, look: Look, hair: Tensor) -> None:
     ahead = out.mul(x.sign_()).sub_(look["gaze"] * size)
     part.paint(part.disc(ahead, y, iris, iris).mul_(white), look.picked(_EYES, "eye_colour"))
     part.paint(part.disc(ahead, y, iris * 0.5, iris * 0.5).mul_(white), _PUPIL)
+
+
+def _brows(part: Window, look: Look, hair: Tensor) -> None:
+    _, out, y = _from_eyes(part, look)
     arc = (
         y.add_(look["brow_height"] + look["brow_raise"]).addcmul_(out, look["brow_slope"]).addcmul_(out, out, value=1.5)
     )
@@ -228,8 +232,8 @@ def _glasses(part: Window, look: Look) -> None:
     part.pixels[who] = some.pixels
 
 
-def _hair(whole: Window, look: Look, hair: Tensor, person: Tensor) -> None:
-    """The cap of hair down to the hairline, and a bun, added to what the person covers."""
+def _hair(whole: Window, look: Look, hair: Tensor) -> None:
+    """The cap of hair down to the hairline, and a bun."""
     x, y, volume = whole.x, whole.y, look["hair_volume"]
     wave = torch.sin(x * look["wave_rate"]).mul_(look["wave"])
     cap = (x / (look["face_width"] + 0.03 + volume * 0.7)).square_()
@@ -243,14 +247,13 @@ def _hair(whole: Window, look: Look, hair: Tensor, person: Tensor) -> None:
         knot = some.disc(some.x, some.y + (1.08 + volume[who]), radius, radius * 0.8)
         cover[who] = cover[who].maximum(knot)
     cover.mul_((look["style"] > 0.07).float())  # the others are bald
-    whole.paint(cover, hair)
-    torch.maximum(person, cover, out=person)
+    whole.add(cover, hair)
 
 
-def _light(whole: Window, look: Look, person: Tensor, dome: Tensor) -> None:
+def _light(whole: Window, look: Look, dome: Tensor) -> None:
     """Shade the person as a ball: `exposure + strength·(light · place) + roundness·(1 − q)`."""
     strength = look["light_strength"]
     shade = dome.clamp_(min=0).mul_(0.2).add_(look["exposure"] - 1.1)
     shade.addcmul_(whole.x, look["light_x"] * strength).addcmul_(whole.y, look["light_y"] * strength)
-    shade.clamp_(-0.65, 0.5).mul_(person)
+    shade.clamp_(-0.65, 0.5).mul_(whole.person)
     whole.pixels.addcmul_(whole.pixels, shade.unsqueeze(1))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import nn
 
-from leakscope.models.architecture import MODELS, Architecture
+from leakscope.models.architecture import Architecture
 from leakscope.models.weights import state_digest
 
 
-@MODELS.register("given")
 @dataclass(frozen=True)
 class Given(Architecture):
-    """An `nn.Module` handed over in Python; its class and weights are its identity."""
+    """An `nn.Module` handed over in Python; its class and weights are its identity. It has no name to ask for."""
+
+    kind_name: ClassVar[str] = "given"
+    revision: ClassVar[int] = 1
 
     layers: str
     weights: str = field(metadata={"shown": False})

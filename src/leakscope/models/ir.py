@@ -26,6 +26,7 @@ class IRUnit(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
+        self.outputs = outputs
         self.branch = nn.Sequential(
             nn.BatchNorm2d(inputs),
             nn.Conv2d(inputs, outputs, 3, 1, 1, bias=False),
@@ -46,13 +47,13 @@ class IRUnit(nn.Module):
 class IRNet(nn.Module):
     """Stem, units, an embedding of 512 numbers, and one linear layer over it."""
 
-    def __init__(self, channels: int, body: nn.Sequential, features: int, side: int, dim: int, classes: int) -> None:
+    def __init__(self, channels: int, width: int, units: list[IRUnit], side: int, dim: int, classes: int) -> None:
         super().__init__()
-        width = body[0].branch[1].in_channels
+        features = units[-1].outputs
         self.stem = nn.Sequential(
             nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.PReLU(width)
         )
-        self.body = body
+        self.body = nn.Sequential(*units)
         self.embed = nn.Sequential(
             nn.BatchNorm2d(features),
             nn.Dropout(),
@@ -99,7 +100,7 @@ class IRArchitecture(Architecture):
             for unit in range(count):
                 units.append(IRUnit(inputs, self.width * 2**stage, 2 if unit == 0 else 1))
                 inputs = self.width * 2**stage
-        model = IRNet(channels, nn.Sequential(*units), inputs, height // 16, self.dim, classes)
+        model = IRNet(channels, self.width, units, height // 16, self.dim, classes)
         for module in model.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

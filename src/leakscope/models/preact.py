@@ -32,9 +32,11 @@ INITS: dict[str, Callable[[Tensor], object]] = {
     "kaiming": lambda weight: nn.init.kaiming_normal_(weight, mode="fan_in", nonlinearity="relu"),
 }
 
+ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {"relu": lambda channels: nn.ReLU(), "prelu": nn.PReLU}
+
 
 def _activation(name: str, channels: int) -> nn.Module:
-    return {"relu": nn.ReLU, "prelu": lambda: nn.PReLU(channels)}[name]()
+    return ACTIVATIONS[name](channels)
 
 
 def _norm(batch_norm: bool, channels: int) -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from leakscope.auditing.suite import suite
 from leakscope.auditing.verdict import Gate
@@ -80,6 +80,8 @@ class AuditConfig(BaseModel):
     gate: str | None = Field(None, description="leak<=0.2, ssim<=0.5 at E1")
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict, description="named overrides for --scale")
 
+    _source: Path | None = PrivateAttr(None)  # the file it was read from
+
     @classmethod
     def read(cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None) -> AuditConfig:
         """A YAML file with dotted overrides on top: `{"training.epochs": 3}`."""
@@ -94,7 +96,9 @@ class AuditConfig(BaseModel):
                 put(tree, key, value)
         for key, value in overrides.items():
             put(tree, key, value)
-        return cls.checked(tree)
+        config = cls.checked(tree)
+        config._source = path
+        return config
 
     @classmethod
     def checked(cls, tree: Mapping[str, Any]) -> AuditConfig:
@@ -293,7 +297,9 @@ def _checked_cuts(
 
 def resolved_config(plan: Plan) -> dict[str, Any]:
     """The configuration as it was run, every default written out."""
+    source = {} if plan.config._source is None else {"source": str(plan.config._source)}
     return {
+        **source,
         **plan.config.model_dump(mode="json", exclude={"scales"}),
         "cuts": plan.cuts,
         "seeds": plan.seeds,

@@ -1,13 +1,13 @@
 """Sparse coding: solvers for (convolutional) dictionaries, gradients through them, and a layer."""
 
 from leakscope.sparse.abcd import Abcd
+from leakscope.sparse.batch import SOLVERS, Solver, choose, solve
 from leakscope.sparse.fista import Fista
 from leakscope.sparse.implicit import Implicit, differentiable
 from leakscope.sparse.layer import Coding, SparseCoding, codes_key, encode_dataset, standardized, unit_norm
 from leakscope.sparse.lca import Lca
 from leakscope.sparse.problem import Diverged, Problem, Terms, pose
 from leakscope.sparse.progress import Solution
-from leakscope.sparse.solve import SOLVERS, Solver, choose, solve
 
 __all__ = [
     "SOLVERS",

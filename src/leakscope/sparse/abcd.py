@@ -122,99 +122,123 @@ class Descent:
     """The state of a run. Samples are the last axis, so gathering patches copies runs of a whole batch.
 
     Codes are kept colour by colour as F×(down·across·N): the operand of a matrix product, and small
-    enough to stay in cache while the colour is worked on.
+    enough to stay in cache while the colour is worked on. All views are made once: in the inner loop
+    making them would cost as much as a product.
     """
 
     def __init__(self, problem: Problem, start: Tensor | None, overrelaxation: float) -> None:
         self.lattice = Lattice(problem)
-        self.penalty, self.nonneg = problem.penalty, problem.nonneg
-        canvas = problem.canvas if start is None else problem.residual(start)
-        self.error = canvas.permute(1, 2, 3, 0).contiguous()  # C×H×W×N
-        self.error_before = self.error.clone()
-        features, size = len(problem.atoms), problem.atoms[0].numel()
-        blocks = -(-features * 3 // (2 * size))
-        self.blocks = [
-            Block.of(rows, self.penalty, overrelaxation, self.nonneg)
-            for rows in problem.atoms.flatten(1).split(-(-features // blocks))
-        ]
         self.grid = problem.grid
-        self.now = [self._colored(start, color, features) for color in self.lattice.colors]
-        self.before = [codes.clone() for codes in self.now]
-        self.norm = torch.stack([codes.abs().view(-1, len(problem)).sum(0) for codes in self.now]).sum(0)  # ‖R‖₁
-        self._allocate()
+        self.penalty, self.nonneg = problem.penalty, problem.nonneg
+        features, size = len(problem.atoms), problem.atoms[0].numel()
+        count = -(-features * 3 // (2 * size))
+        self.blocks = [
+            Block.of(atoms, self.penalty, overrelaxation, self.nonneg)
+            for atoms in problem.atoms.flatten(1).split(-(-features // count))
+        ]
+        canvas = problem.canvas if start is None else problem.residual(start)
+        error = canvas.permute(1, 2, 3, 0).contiguous()  # C×H×W×N
+        codes = [self._colored(start, color, features, error) for color in self.lattice.colors]
+        self._hold(error, error.clone(), codes, [part.clone() for part in codes])
+        self.norm = torch.stack([part.by_sample.abs().sum(0) for part in self.now]).sum(0)  # ‖R‖₁ of each sample
 
-    def _colored(self, start: Tensor | None, color: Color, features: int) -> Tensor:
+    def _colored(self, start: Tensor | None, color: Color, features: int, error: Tensor) -> Tensor:
         if start is None:
-            return self.error.new_zeros(features, color.down * color.across * self.error.shape[-1])
+            return error.new_zeros(features, color.down * color.across * error.shape[-1])
         (ph, pw) = self.lattice.period
         return start[:, :, color.top :: ph, color.left :: pw].permute(1, 2, 3, 0).reshape(features, -1).contiguous()
 
-    def _allocate(self) -> None:
-        """Scratch space by colour shape: fresh memory in the inner loop would cost more than the arithmetic."""
-        size = self.error.shape[0] * self.lattice.kernel[0] * self.lattice.kernel[1]
-        self.spare: dict[int, Tensor] = {}
-        self.gathered: dict[int, Tensor] = {}
-        for codes in self.now:
-            width = codes.shape[1]
-            if width not in self.spare:
-                self.spare[width] = torch.empty_like(codes)
-                self.gathered[width] = codes.new_ones(size + 1, width)  # the last row of ones carries −λ
+    def _hold(self, error: Tensor, error_before: Tensor, now: list[Tensor], before: list[Tensor]) -> None:
+        """Take these as the state; make scratch space by colour shape, and every view of either."""
+        n = error.shape[-1]
+        rows = [len(block.forward) for block in self.blocks]
+        self.error, self.error_before = (
+            Canvas(whole, [self.lattice.patches(whole, color) for color in self.lattice.colors])
+            for whole in (error, error_before)
+        )
+        self.now, self.before = ([Strip.of(part, rows, n) for part in parts] for parts in (now, before))
+        self.spare: dict[tuple[int, int], Strip] = {}
+        self.bench: dict[tuple[int, int], Bench] = {}
+        for color, part, view in zip(self.lattice.colors, now, self.error.patches, strict=True):
+            if (color.down, color.across) not in self.spare:
+                self.spare[color.down, color.across] = Strip.of(torch.empty_like(part), rows, n)
+                gathered = part.new_ones(view.shape[:3].numel() + 1, part.shape[1])
+                self.bench[color.down, color.across] = Bench(gathered, gathered[:-1], gathered[:-1].view(view.shape))
 
     def sweep(self, beta: Tensor) -> None:
         """All colours once, from the point extrapolated by β (one a sample)."""
         ahead = 1 + beta
-        self.error_before.lerp_(self.error, ahead)
+        self.error_before.whole.lerp_(self.error.whole, ahead)
         self.error, self.error_before = self.error_before, self.error
         self.norm = torch.zeros_like(beta)
         for i, color in enumerate(self.lattice.colors):
-            now, point = self.now[i], self.before[i]
-            features, width = now.shape
-            gathered, new = self.gathered[width], self.spare[width]
-            view = self.lattice.patches(self.error, color)
-            patches = gathered[:-1]
-            patches.view(view.shape).copy_(view)
-            by_sample = features * color.down * color.across, len(beta)
-            point.view(by_sample).lerp_(now.view(by_sample), ahead)
-            row = 0
-            for block in self.blocks:
-                rows = slice(row, row + len(block.forward))
-                row = rows.stop
-                target = new[rows]
-                torch.addmm(point[rows], block.forward, gathered, out=target)
+            shape = color.down, color.across
+            now, point, new, bench = self.now[i], self.before[i], self.spare[shape], self.bench[shape]
+            bench.as_patches.copy_(self.error.patches[i])
+            point.by_sample.lerp_(now.by_sample, ahead)
+            for block, at, target in zip(self.blocks, point.blocks, new.blocks, strict=True):
+                torch.addmm(at, block.forward, bench.with_ones, out=target)
                 if self.nonneg:
-                    target.relu_()
+                    target.clamp_min_(0)
                 else:
                     target.copy_(F.softshrink(target, block.threshold))
-                patches.addmm_(block.backward, point[rows].sub_(target))  # T + Ωᵀ(Y − R⁺)
-            view.copy_(patches.view(view.shape))
-            self.norm += (new if self.nonneg else new.abs()).view(by_sample).sum(0)
-            self.before[i], self.now[i], self.spare[width] = now, new, point
+                bench.patches.addmm_(block.backward, at.sub_(target))  # T + Ωᵀ(Y − R⁺)
+            self.error.patches[i].copy_(bench.as_patches)
+            self.norm += (new.by_sample if self.nonneg else new.by_sample.abs()).sum(0)
+            self.before[i], self.now[i], self.spare[shape] = now, new, point
 
     def objective(self) -> Tensor:
-        return 0.5 * self.error.square().sum((0, 1, 2)) + self.penalty * self.norm
+        return 0.5 * self.error.whole.square().sum((0, 1, 2)) + self.penalty * self.norm
 
     def codes(self, columns: Tensor) -> Tensor:
         """The codes of some samples, N×F×down×across."""
-        features, n = len(self.now[0]), self.error.shape[-1]
-        out = self.error.new_empty(len(columns), features, *self.grid)
-        (ph, pw), whole = self.lattice.period, len(columns) == n
-        for codes, color in zip(self.now, self.lattice.colors, strict=True):
-            by_place = codes.view(features, color.down, color.across, n)
-            chosen = by_place if whole else by_place[..., columns]
+        features, n = len(self.now[0].whole), self.error.whole.shape[-1]
+        out = self.error.whole.new_empty(len(columns), features, *self.grid)
+        (ph, pw), everyone = self.lattice.period, len(columns) == n
+        for part, color in zip(self.now, self.lattice.colors, strict=True):
+            by_place = part.whole.view(features, color.down, color.across, n)
+            chosen = by_place if everyone else by_place[..., columns]
             out[:, :, color.top :: ph, color.left :: pw] = chosen.permute(3, 0, 1, 2)
         return out
 
     def keep(self, columns: Tensor) -> None:
         """Go on with some samples only."""
-        n = self.error.shape[-1]
-        for stack in (self.now, self.before):
-            for i, codes in enumerate(stack):
-                stack[i] = codes.view(-1, n)[:, columns].view(len(codes), -1)
-        self.error, self.error_before = (
-            self.error[..., columns].contiguous(),
-            self.error_before[..., columns].contiguous(),
+        self._hold(
+            self.error.whole[..., columns].contiguous(),
+            self.error_before.whole[..., columns].contiguous(),
+            [part.by_sample[:, columns].view(len(part.whole), -1) for part in self.now],
+            [part.by_sample[:, columns].view(len(part.whole), -1) for part in self.before],
         )
-        self._allocate()
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """A residual, C×H×W×N, and the patches of each colour in it."""
+
+    whole: Tensor
+    patches: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The codes of one colour, F×(down·across·N); by sample (one a column); by block of features."""
+
+    whole: Tensor
+    by_sample: Tensor
+    blocks: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(whole: Tensor, rows: list[int], n: int) -> Strip:
+        return Strip(whole, whole.view(-1, n), whole.split(rows))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the patches of a colour are worked on: d×(down·across·N), over a row of ones that carries −λ."""
+
+    with_ones: Tensor
+    patches: Tensor
+    as_patches: Tensor  # C×kh×kw×down×across×N
 
 
 @dataclass(frozen=True)

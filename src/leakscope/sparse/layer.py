@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
+from leakscope.sparse.batch import Solver, solve
 from leakscope.sparse.implicit import Implicit, differentiable
 from leakscope.sparse.problem import Terms, as_images, like, pose, window
-from leakscope.sparse.solve import Solver, solve
 
 
 @dataclass(frozen=True)

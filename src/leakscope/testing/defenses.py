@@ -140,7 +140,8 @@ class DefenseContract:
         with torch.no_grad():
             scores = split(images, seeds.generator(0, "run"))
         assert scores.shape == (BATCH, CLASSES)
-        state = {name: tensor + 0.01 if tensor.is_floating_point() else tensor for name, tensor in split.state_dict().items()}  # fmt: skip
+        state = split.state_dict()
+        state = {name: tensor + 0.01 if tensor.is_floating_point() else tensor for name, tensor in state.items()}
         twin, other = self.built(defense).eval(), self.built(defense).eval()
         twin.load_state_dict(state)
         other.load_state_dict(twin.state_dict())

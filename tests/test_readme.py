@@ -1,0 +1,85 @@
+"""What the README says, happens."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runpy
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from leakscope.cli import app, run
+from leakscope.core.seeds import ambient
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like the reader's: the repository's files, own photos, own weights."""
+    for name in ("examples", "configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    rng = np.random.default_rng(0)
+    for label in ("cats", "dogs"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(30):
+            pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
+    build = runpy.run_path(str(ROOT / "examples" / "own_model.py"))["build"]
+    from leakscope.models.own_file import OwnFile
+
+    with ambient(0, "readme"):
+        model: torch.nn.Module = OwnFile(str(ROOT / "examples" / "own_model.py")).build((3, 32, 32), 2)
+    assert callable(build)
+    save_file(model.state_dict(), tmp_path / "own.safetensors")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_python_runs(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snippets = _blocks("python")
+    assert snippets
+    for snippet in snippets:
+        with ambient(0, "snippet"):
+            exec(compile(snippet, "README.md", "exec"), {})
+    assert re.search(r"measured: \d+% of the picture, \d+% at worst", capsys.readouterr().out)
+    assert (workplace / "runs/mine/report.html").exists()
+
+
+COMMANDS = [line for block in _blocks("bash") for line in block.splitlines() if line.startswith("leakscope")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = shlex.split(command)[1:]
+    if arguments[0] == "audit":
+        arguments.append("--dry-run")  # the audits themselves run in tests/cli and tests/pipeline
+    assert run(app, arguments) == 0, capsys.readouterr().err
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert f"\n{target}:" in makefile
+
+
+def test_the_table_of_methods_is_current() -> None:
+    updated = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))["updated"]
+    assert updated(README) == README, "run: make methods"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
