@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -90,11 +89,10 @@ class TestOneBlock:
         x = sample(block)
         assert error(invert(block, block(x), tolerance=1e-13).x, x) < 1e-6
 
-    def test_newton_alone_inverts_invertible_linear_parts(self) -> None:
-        """Without a shortcut to start from: y = W_2 prelu(W_1 x) with square invertible W_1, W_2."""
-        first, second = (convolution(4, 4, 4, kernel=kernel) for kernel in (1, 3))
+    def test_a_layer_without_shortcut(self) -> None:
+        """y = prelu(W x) with more outputs than inputs."""
         act = Rectifier(torch.tensor(0.3, dtype=torch.float64))
-        block = Block("plain", (first, act, second), None, None, (4, 4, 4), (4, 4, 4))
+        block = Block("plain", (convolution(4, 8, 4),), None, act, (4, 4, 4), (8, 4, 4))
         x = sample(block)
         assert error(invert(block, block(x), tolerance=1e-13).x, x) < 1e-6
 
@@ -121,7 +119,7 @@ class TestOneBlock:
 
     def test_noise_is_not_fitted(self) -> None:
         """Regularised for the noise level, the inverse is nearer the truth than the exact one."""
-        block = residual(4, 8, gain=1.6)
+        block = residual(2, 6, gain=1.6)
         x = sample(block)
         sigma = 0.5
         noise = torch.randn(x.shape, generator=seeds.generator(0, "noise"), dtype=x.dtype)
@@ -147,14 +145,15 @@ class TestAgainstDenseAlgebra:
         torch.testing.assert_close(found.flatten(), wanted, rtol=1e-6, atol=1e-8)
 
     def test_where_dimensions_are_lost_the_least_norm_input_is_found(self) -> None:
-        block = residual(4, 4, gain=0.5, outputs=8, stride=2)
+        act = Rectifier(torch.tensor(0.8, dtype=torch.float64))
+        block = residual(4, 4, gain=1.0, outputs=8, stride=2, act=act)
         y = block(sample(block, 1))
         found = invert(block, y, tolerance=1e-12)
         assert found.fit.max() < 1e-8
         jacobian = dense_jacobian(block, found.x)
         rhs = (y - block(found.x)).flatten() + jacobian @ found.x.flatten()
         least = torch.linalg.lstsq(jacobian, rhs[:, None], driver="gelsd").solution
-        torch.testing.assert_close(found.x.flatten(), least.flatten(), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(found.x.flatten(), least.flatten(), rtol=1e-6, atol=1e-6)
 
     @pytest.mark.parametrize(
         ("channels", "outputs", "stride"),
@@ -200,12 +199,11 @@ class TestAgainstDenseAlgebra:
             mixed = mixing.next(mixed, 1 + mixed @ matrix - mixed)
             plain = 1 + plain @ matrix
         wanted = torch.linalg.solve(torch.eye(8, dtype=torch.float64) - matrix.T, torch.ones(8, dtype=torch.float64))
-        assert (mixed[0] - wanted).norm() < 1e-6 * wanted.norm()
-        assert (plain[0] - wanted).norm() > 1e-3 * wanted.norm()
+        assert (mixed[0] - wanted).norm() < 1e-6 * (plain[0] - wanted).norm()
 
 
 def residual_split(defense: Defense | None = None, **settings: object) -> SplitModel:
-    chosen = {"width": 4, "strided": False} | settings
+    chosen = {"width": 4, "strided": False, "growth": (2, 1, 1)} | settings
     with seeds.ambient(0, "residual"):
         model = PreactResNetArchitecture(**chosen).build(SHAPE, CLASSES)  # type: ignore[arg-type]
     return SplitModel(model, "layer2.1", normalize=Normalize((0.5,), (0.25,)), defense=defense).eval()
@@ -221,10 +219,9 @@ class ResidualContract(AttackContract):
     """The contract, on a small residual target."""
 
     @pytest.fixture(autouse=True)
-    def residual_target(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def residual_target(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("leakscope.testing.attacks.small_split", residual_split)
         monkeypatch.setattr("leakscope.testing.attacks.small_view", residual_view)
-        yield
 
 
 class TestPeelExactContract(ResidualContract):
@@ -236,7 +233,9 @@ class TestPeelExactContract(ResidualContract):
 class TestPeelContract(ResidualContract):
     @pytest.fixture
     def attack(self) -> Attack:
-        return Peel(steps=300, cosine=True, complementarity=10, consistency=10, shallow=EmbeddingInversion(steps=100))
+        return Peel(
+            steps=60, learning_rate=0.05, complementarity=1, consistency=1, shallow=EmbeddingInversion(steps=40)
+        )
 
 
 class TestEndToEndContract(ResidualContract):
@@ -248,7 +247,7 @@ class TestEndToEndContract(ResidualContract):
 class TestEmbeddingContract(ResidualContract):
     @pytest.fixture
     def attack(self) -> Attack:
-        return EmbeddingInversion(steps=80)
+        return EmbeddingInversion(steps=40, learning_rate=0.2)
 
 
 WHITE = frozenset({Access.ENCODER, Access.FEATURES})
@@ -326,10 +325,10 @@ class TestWholeNetworks:
 
     def test_stride_is_reported_and_broken_end_to_end(self) -> None:
         truth = smooth_images(2, "victims")
-        wide = {"strided": True, "width": 8}
+        wide = {"strided": True, "width": 6}
         peeled = attacked(PeelExact(), truth, **wide)
-        assert peeled.notes["lost_dimensions"]["layer2.0"] >= 8 * 256 // 2
-        whole = attacked(EndToEnd(iterations=150), truth, **wide)
+        assert peeled.notes["lost_dimensions"]["layer2.0"] >= 6 * 256 // 2
+        whole = attacked(EndToEnd(iterations=90), truth, **wide)
         assert psnr(whole, truth) > 30 > psnr(peeled, truth)
         assert whole.notes["peeled"] == ["layer2.1"]
         assert whole.notes["diverged"] == 0
@@ -339,8 +338,8 @@ class TestWholeNetworks:
             def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
                 return z + 0.05 * torch.randn(z.shape, generator=rng)
 
-        truth = smooth_images(3, "victims")
-        for attack in (PeelExact(dense_rank_limit=0), EndToEnd(iterations=60)):
+        truth = smooth_images(2, "victims")
+        for attack in (PeelExact(dense_rank_limit=0, shallow_iterations=60), EndToEnd(iterations=60)):
             knowing = attacked(attack, truth, defense=Noise())
             assert knowing.notes["release_error"] == pytest.approx(0.05, rel=0.1)
             assert knowing.notes["diverged"] == 0

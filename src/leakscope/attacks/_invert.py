@@ -6,9 +6,10 @@ For a fixed pattern of signs a block is the linear system `(W_s + W_2 D W_1) x =
    Anderson mixing when the contraction is weak;
 2. otherwise Newton's method re-reads the pattern at every step and solves the linear system without
    building it, by GMRES for square blocks, else by CGLS, which also serves where dimensions are lost:
-   then the answer is the least-norm one for its pattern.
+   then the answer is the least-norm one for its pattern, if the pattern settles.
 
-A ReLU behind the sum makes its own signs known: `y > 0` demands equality, `y = 0` only `f(x) ≤ 0`.
+A ReLU behind the sum makes its own signs known: `y > 0` demands equality, `y = 0` only `f(x) ≤ 0`. These
+hinges, and rows that Newton's method leaves open, are left to L-BFGS.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from torch import Tensor
 
 from leakscope.attacks._chain import Block
 from leakscope.attacks._krylov import Anderson, cgls, dot, gmres, norm, rows
+from leakscope.attacks._lbfgs import minimise
 from leakscope.attacks._pieces import Products
 
 _FIXED_POINT_STEPS = 120
 _NEWTON_STEPS = 25
 _KRYLOV_STEPS = 60
+_DESCENT_STEPS = 100
 _MEMORY = 6
 _HALVINGS = 8
 
@@ -72,10 +75,11 @@ class _Problem:
 
 
 def invert(block: Block, y: Tensor, *, tolerance: float, noise: float = 0.0) -> Inverse:
-    """The x with `block(x) = y`, row by row; with `noise` (its standard deviation in y) the ridge-regularised one.
+    """The x with `block(x) = y`, row by row, when y carries noise of this standard deviation.
 
-    With noise σ and inputs of standard deviation τ the most likely Gaussian input minimises
-    ‖y − f(x)‖² + (σ²/τ²)‖x‖²; fitting y closer would fit the noise.
+    A contraction cannot blow noise up, and is undone as it is, no closer than the noise is worth. Any
+    other block is solved for its most likely Gaussian input, of standard deviation τ: the minimum of
+    ‖y − f(x)‖² + (σ²/τ²)‖x‖².
     """
     usable = y.flatten(1).isfinite().all(1)
     if not bool(usable.all()):  # nothing to solve for; the fit says so
@@ -90,28 +94,50 @@ def invert(block: Block, y: Tensor, *, tolerance: float, noise: float = 0.0) -> 
         block = Block(block.name, block.branch, block.shortcut, None, block.inputs, block.outputs)
     damping = 0.0
     if noise > 0:
-        damping = noise**2 / max(float(y.square().mean()) - noise**2, noise**2)
+        power = float(y.square().mean())
+        damping = noise**2 / max(power - noise**2, noise**2)
+        tolerance = max(tolerance, 0.02 * min(1.0, noise / max(power, 1e-30) ** 0.5))
     problem = _Problem(block, y, damping)
     pull = block.shortcut.pseudoinverse() if block.shortcut is not None else None
-    x = pull(y) if pull is not None else y.new_zeros(len(y), *block.inputs)
+    x = pull(y).clone() if pull is not None else y.new_zeros(len(y), *block.inputs)
     inputs, outputs = block.sizes
     shortcut_rank = None if block.shortcut is None else block.shortcut.rank_bound
     open_rows = torch.arange(len(y), device=y.device)
     method = "given"
-    if pull is not None and not problem.hinged and damping == 0 and (shortcut_rank or inputs) >= inputs:
+    if pull is not None and not problem.hinged and (shortcut_rank or inputs) >= inputs:
         x, done = _fixed_point(problem, pull, x, tolerance)
         open_rows, method = open_rows[~done], "fixed point"
-    lost = outputs < inputs or problem.hinged
-    solvers = [("newton-cgls", _least_norm_step if lost and damping == 0 else _cgls_step)]
-    if inputs == outputs and not problem.hinged and damping == 0 and shortcut_rank in (None, inputs):
+        if noise > 0 and outputs > inputs:  # all outputs average the noise, not only those of the shortcut
+            x, _ = _newton(_Problem(block, y, 0.0), _cgls_step, x, tolerance)
+    solvers = [("newton-cgls", _cgls_step)]
+    if outputs < inputs and damping == 0:
+        solvers.insert(0, ("newton-cgls, least norm", _least_norm_step))
+    if inputs == outputs and damping == 0 and shortcut_rank in (None, inputs):
         solvers.insert(0, ("newton-gmres", _gmres_step))
-    for name, step in solvers:
+    for name, step in solvers if not problem.hinged else []:
         if len(open_rows) == 0:
             break
         x[open_rows], done = _newton(problem.take(open_rows), step, x[open_rows], tolerance)
         open_rows, method = open_rows[~done], name
+    if len(open_rows):  # Newton's step may cross many signs; descent always goes on
+        x[open_rows], method = _descend(problem.take(open_rows), x[open_rows]), "l-bfgs"
+    if outputs < inputs and damping == 0 and not problem.hinged:
+        x = _least_norm(block, x, y, tolerance)
     fit = norm(problem.residual(block.before_outer(x))) / norm(y).clamp_min(torch.finfo(y.dtype).tiny)
     return Inverse(x, fit, method)
+
+
+def _least_norm(block: Block, x: Tensor, y: Tensor, tolerance: float) -> Tensor:
+    """Move each row to the least-norm solution of its pattern as long as that explains y no worse."""
+    for _ in range(_NEWTON_STEPS):
+        nearer = solve_pattern(block, x, y, tolerance=tolerance, iterations=2 * _KRYLOV_STEPS)
+        left, allowed = norm(y - block.before_outer(nearer)), norm(y - block.before_outer(x))
+        good = left <= torch.maximum(allowed, 10 * tolerance * norm(y))
+        moved = norm(nearer - x) > 10 * tolerance * norm(x)
+        x = torch.where(rows(good, x), nearer, x)
+        if not bool((good & moved).any()):
+            break
+    return x
 
 
 def solve_pattern(block: Block, x: Tensor, y: Tensor, *, tolerance: float, iterations: int = 500) -> Tensor:
@@ -198,13 +224,27 @@ def _newton(
         exact = trial_cost.sqrt() <= tolerance * norm(problem.y)
         # Round-off stops the descent a little above an exact fit; a step that small has arrived too.
         arrived = exact | (moved & (size <= tolerance)) | (~moved & (norm(step) <= 10 * tolerance * norm(x)))
+        # With noise the cost has a floor; without, a step that gains so little has met a fold of the block.
+        stalled = trial_cost > 0.99 * cost
+        if problem.damping > 0:
+            arrived |= stalled
         done[index[arrived]] = True
-        going = moved & ~arrived
+        going = moved & ~arrived & ~stalled
         if not bool(going.any()):
             break
         if not bool(going.all()):
             index, x, problem = index[going], x[going], problem.take(going)
     return answer, done
+
+
+def _descend(problem: _Problem, start: Tensor) -> Tensor:
+    def objective(flat: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        x = flat.view(-1, *problem.block.inputs)
+        residual, jacobian = problem.take(index).linearise(x)
+        gradient = 2 * problem.damping * x - 2 * jacobian.adjoint(residual)
+        return problem.cost(x, residual), gradient.flatten(1)
+
+    return minimise(objective, start.flatten(1), iterations=_DESCENT_STEPS, memory=20).x.view_as(start)
 
 
 @dataclass(frozen=True)

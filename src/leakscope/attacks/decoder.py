@@ -40,8 +40,8 @@ class TrainedDecoder(Attack):
     capacity: Capacity = "medium"
     loss: Literal["mse", "l1", "ssim", "perceptual"] = "mse"
     weights: str | None = None  # of the perceptual loss: lpips-alexnet-v0.1.safetensors
-    steps: int = 500
-    batch: int = 32
+    steps: int = 400
+    batch: int = 16
     learning_rate: float = 5e-3
     weight_decay: float = 1e-4
     validation: float = 0.1
@@ -111,10 +111,10 @@ class TrainedDecoder(Attack):
         wide = [p for p in decoder.parameters() if p.ndim == 2]
         others = [p for p in decoder.parameters() if p.ndim != 2]
         rates = [self.learning_rate, self.learning_rate / 5]
-        optimizer = torch.optim.AdamW([{"params": others}, {"params": wide}], weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, rates, total_steps=self.steps + 1, pct_start=_WARM_UP
+        optimizer = torch.optim.AdamW(
+            [{"params": others}, {"params": wide}], weight_decay=self.weight_decay, fused=True
         )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=self.steps + 1, pct_start=_WARM_UP)
         best, best_state, taken = curve[0], _copied(decoder), 0
         since = 0
         batches = _Batches(ours, self.batch, rng)
