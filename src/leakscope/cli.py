@@ -170,6 +170,7 @@ def audit(
     )  # fmt: skip
     if dry_run:
         return _show_plan(plan, json_)
+    from leakscope.data.split_index import write_index
     from leakscope.pipeline.audit import run_audit
     from leakscope.pipeline.folder import require_writable, write_folder
     from leakscope.terminal import following, print_audit
@@ -179,6 +180,8 @@ def audit(
     with following(quiet=quiet or json_):
         result = run_audit(plan, place, command=shlex.join(["leakscope", *sys.argv[1:]]))
     write_folder(result, out)
+    if plan.index is not None:
+        write_index(plan.index, plan.data, out / "splits.json")
     if json_:
         _print_json(result.document)
     else:

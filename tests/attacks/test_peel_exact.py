@@ -325,9 +325,9 @@ class TestWholeNetworks:
 
     def test_stride_is_reported_and_broken_end_to_end(self) -> None:
         truth = smooth_images(2, "victims")
-        wide = {"strided": True, "width": 6}
+        wide = {"strided": True}
         peeled = attacked(PeelExact(), truth, **wide)
-        assert peeled.notes["lost_dimensions"]["layer2.0"] >= 6 * 256 // 2
+        assert peeled.notes["lost_dimensions"]["layer2.0"] >= 4 * 256 // 2
         whole = attacked(EndToEnd(iterations=90), truth, **wide)
         assert psnr(whole, truth) > 30 > psnr(peeled, truth)
         assert whole.notes["peeled"] == ["layer2.1"]

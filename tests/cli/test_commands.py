@@ -69,6 +69,12 @@ def test_audit_writes_a_report_and_show_finds_its_keys(place: list[str], capsys:
     shown = _json(capsys)
     assert isinstance(shown, dict)
     assert shown["summary"]["metrics"] == document["results"][0]["metrics"]
+    # The splits it wrote give the same victims, hence the same scores.
+    again = ["--set", f"split_index={out}/splits.json", "--out", str(out / "again"), *place[:2]]
+    assert run(app, ["audit", *TINY, *again, "--attack", "ridge", "--json", "--seed", "1"]) == 0
+    repeated = _json(capsys)
+    assert isinstance(repeated, dict)
+    assert repeated["results"] == document["results"]
     (out / "report.html").unlink()
     assert run(app, ["report", str(out)]) == 0
     assert (out / "report.html").exists()

@@ -172,12 +172,19 @@ def affine(parts: Sequence[tuple[nn.Module | None, Callable[[Tensor], Tensor]]],
             pending = None
         if convolution is not None:
             maps.append(convolution)
-        elif not isinstance(module, nn.Identity | nn.Dropout):
+        elif not _is_identity(module):
             maps.append(Recorded(_without_constant(apply, torch.zeros_like(before)), inputs, outputs))
     if pending is not None:
         maps.append(Scaling(pending, tuple(x.shape[1:])))
     # x is now the image of zero under all parts: the constant.
     return Affine(tuple(maps), x if bool(x.any()) else None)
+
+
+def _is_identity(module: nn.Module | None) -> bool:
+    """In eval mode; the IR networks write the identity as pooling over one pixel."""
+    if isinstance(module, nn.MaxPool2d):
+        return module.kernel_size in (1, (1, 1)) and module.stride in (1, (1, 1))
+    return isinstance(module, nn.Identity | nn.Dropout | nn.Dropout2d)
 
 
 def _scale(norm: nn.BatchNorm2d | nn.BatchNorm1d) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._observed import checked_features
+from leakscope.attacks._release import child
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.threat import Access, View
 
@@ -21,15 +22,14 @@ _POINTS = 20  # of the curve
 @ATTACKS.register("embedding")
 @dataclass(frozen=True)
 class EmbeddingInversion(Attack):
-    """Finds the smooth picture whose features match, started at grey.
+    """Finds the smooth picture whose features match, started at faint noise.
 
     min_u ‖Φ(½ + ¼u) − Φ₀‖² / ‖Φ₀‖² + λ_α Σ|u|^α + λ_V Σ[(u_{i,j+1} − u_{ij})² + (u_{i+1,j} − u_{ij})²]^{β/2}
 
     with α = 6 and β = 2. Mahendran and Vedaldi, "Understanding deep image representations by inverting
     them", CVPR 2015; PEEL uses it for the shallow layers and as its baseline.
 
-    Differs from the paper: Adam with a cosine schedule from grey instead of momentum with step decay
-    from noise; weights are not divided by a mean picture norm.
+    Differs from the paper: Adam with a cosine schedule instead of momentum with step decay; weights are not divided by a mean picture norm.
     """
 
     steps: int = 500
@@ -50,9 +50,10 @@ class EmbeddingInversion(Attack):
             raise ValueError("alpha_weight and tv_weight are weights of penalties: 0 or more")
 
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
-        del prepared, rng
+        del prepared
+        noise = child(rng, view.device)
         features = checked_features(view, seen, "embedding")
-        parts = [self.invert(view.encoder, chunk, view.image_shape) for chunk in features.split(_CHUNK)]
+        parts = [self.invert(view.encoder, chunk, view.image_shape, noise) for chunk in features.split(_CHUNK)]
         images = torch.cat([images for images, _, _ in parts])
         finite = torch.cat([finite for _, finite, _ in parts])
         curve = torch.tensor([curve for _, _, curve in parts]).mean(0).tolist()
@@ -60,10 +61,16 @@ class EmbeddingInversion(Attack):
         return Reconstruction(images.clamp(0, 1), notes)
 
     def invert(
-        self, network: Callable[[Tensor], Tensor], target: Tensor, image_shape: tuple[int, int, int]
+        self,
+        network: Callable[[Tensor], Tensor],
+        target: Tensor,
+        image_shape: tuple[int, int, int],
+        rng: torch.Generator,
     ) -> tuple[Tensor, Tensor, list[float]]:
         """Pictures (not clipped), which rows stayed finite, and the objective as steps grow."""
-        u = target.new_zeros(len(target), *image_shape).requires_grad_()
+        # At grey itself a ReLU network without biases has no gradient.
+        noise = torch.randn(len(target), *image_shape, generator=rng, dtype=target.dtype, device=target.device)
+        u = (0.1 * noise).requires_grad_()
         kept = u.detach().clone()
         finite = torch.ones(len(target), dtype=torch.bool, device=target.device)
         scale = target.flatten(1).square().sum(1).clamp_min(torch.finfo(target.dtype).tiny)

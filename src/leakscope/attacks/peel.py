@@ -14,6 +14,7 @@ from leakscope.attacks._chain import Block
 from leakscope.attacks._krylov import dot, norm, rows
 from leakscope.attacks._observed import checked_features
 from leakscope.attacks._pieces import IDENTITY, Affine, Rectifier, Smooth
+from leakscope.attacks._release import child
 from leakscope.attacks.embedding import EmbeddingInversion, mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.threat import Access, Encoder, View
@@ -65,7 +66,8 @@ class Peel(Attack):
 
     @torch.no_grad()
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
-        del prepared, rng
+        del prepared
+        noise = child(rng, view.device)
         features = checked_features(view, seen, "peel")
         assert isinstance(view.encoder, Encoder)
         chain = take_apart(view.encoder.split, view.image_shape, plain_layers=self.plain_layers)
@@ -80,7 +82,7 @@ class Peel(Attack):
                 fits[block.name].append(fit)
                 bad |= ~(fit < _DIVERGED)
                 curves.append(curve)
-            pictures, finite, _ = self.shallow.invert(chain.shallow, y, view.image_shape)
+            pictures, finite, _ = self.shallow.invert(chain.shallow, y, view.image_shape, noise)
             images.append(pictures.clamp(0, 1))
             diverged.append(bad | ~finite)
         notes: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,9 @@ class Bottleneck(Defense):
 
     Differs from the paper: a stride above 2 is one convolution, not a chain of strides of 2.
     """
+
+    #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
 
     channels: int = 8
     stride: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ class Dropout(Defense):
 
     Differs from the paper: there the features under attack were never dropped.
     """
+
+    #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
 
     p: float = 0.5
     rescale: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ class Gaussian(Defense):
     off at attack time (Dibbo et al., "Sparse coding architecture", 2024), or call σ a variance (Xia
     et al., "CEM", 2025). Here it is noise, and it is on whenever features leave.
     """
+
+    #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
 
     sigma: float = 0.1
     in_training: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ class Laplace(Defense):
     Differs from the paper: nothing but where `at_release` is false; the published baselines of others
     switch the noise off when attacked.
     """
+
+    #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
 
     scale: float = 0.1  # b
     in_training: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ class TopK(Defense):
     batch tensor, so that what one person sends depends on who else is in the batch; here samples
     never mix. There, too, the features under attack were never pruned.
     """
+
+    #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
 
     keep: float = 0.1
     signed: bool = False

@@ -25,7 +25,7 @@ from leakscope.core.spec import describe, label
 from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.images import checked, resized
 from leakscope.data.split_index import read_index
-from leakscope.data.splits import SplitPlan
+from leakscope.data.splits import SplitIndex, SplitPlan
 from leakscope.models.architecture import Architecture
 from leakscope.models.resolve import instantiate, resolve
 from leakscope.models.weights import file_digest, load_weights
@@ -145,6 +145,8 @@ class Plan:
     """Everything an audit needs, checked and built; nothing trained yet."""
 
     config: AuditConfig
+    data: ImageSet
+    index: SplitIndex | None  # None: the splits were read from a file
     splits: Splits
     data_name: str
     victims: ImageSet
@@ -200,7 +202,8 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
     threat = config.threat.model()
     attacks = _allowed(attacks, threat, explicit=not isinstance(chosen, str), problems=problems)
     unavailable = {m.name: why for m in metrics if (why := m.unavailable(config.data_root)) is not None}
-    computed = {metric.name: metric.more_leak for metric in metrics if metric.name not in unavailable}
+    # A gate judges pictures one by one; a metric of the whole set has no worst case.
+    computed = {m.name: m.more_leak for m in metrics if m.name not in unavailable and not m.of_set}
     if metrics and "leak" not in computed:
         problems.append("metrics must include 'leak': floors, controls and flags are built on it")
     gate = attempt(Gate.parse, config.gate, computed) if config.gate else None
@@ -212,8 +215,12 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
     data = checked(data) if data is not None else load_data(config, config.data_root)
     if not data.pixels:
         unavailable |= {metric.name: "measures pictures only" for metric in metrics if not metric.of_points}
-    splits = read_index(data, config.split_index) if config.split_index else config.splits.draw(data, seed=0)
-    splits.require_disjoint_images()
+    index: SplitIndex | None = None
+    if config.split_index is not None:
+        splits = read_index(data, config.split_index)
+    else:
+        index = config.splits.index(data, seed=0)
+        splits = index.splits(data)
     assert architecture is not None
     names, compute = _checked_cuts(config, architecture, splits)
     order = torch.randperm(len(splits.heldout), generator=seeds.generator(0, "victims"))
@@ -221,6 +228,8 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         attacks = _with_adaptive(attacks, defense, threat)
     return Plan(
         config=config,
+        data=data,
+        index=index,
         splits=splits,
         data_name=_data_name(config),
         victims=splits.heldout.take(order[: config.victims].sort().values),

@@ -1,0 +1,74 @@
+"""What the attention forms of CEM share: the hinge, who is pushed which way, and a watch on gaming."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.defenses._classes import Groups
+
+Form = Literal["published", "adversarial", "detached"]
+
+#: The factor on the gradient of a surrogate's own weights: down the penalty, up it, or neither.
+DIRECTIONS: dict[str, float] = {"published": 1.0, "adversarial": -1.0, "detached": 0.0}
+
+
+def refuse_form(form: str) -> None:
+    if form not in DIRECTIONS:
+        raise ValueError(f"unknown form {form!r}; form must be one of {', '.join(DIRECTIONS)}")
+
+
+def gradient_times(x: Tensor, factor: float) -> Tensor:
+    """x, to the bit, with `factor` on its gradient."""
+    return x.detach() + factor * (x - x.detach())
+
+
+def excess(variance: Tensor, sigma: float, rho: float) -> Tensor:
+    """max(0, log(v + 1e-6) − log τ), τ = max(ρσ², 1e-8) + 1e-6."""
+    threshold = variance.new_tensor(max(rho * sigma**2, 1e-8) + 1e-6)
+    return ((variance.clamp_min(1e-6) + 1e-6).log() - threshold.log()).clamp_min(0)
+
+
+def class_average(classes: Groups, losses: Tensor, least: int) -> Tensor:
+    """Σ_c (M_c/B) L_c / Σ_c (M_c/B) over classes of at least `least` samples; 0 when there is none."""
+    share = classes.count / len(classes.index) * (classes.count >= least)
+    return (share * losses).sum() / share.sum().clamp_min(1e-8)
+
+
+class Watch(nn.Module):
+    """First and running values of penalty, spread and effective sample size.
+
+    A penalty that falls while the spread of the features does not, or an effective sample size near 1,
+    is a surrogate that games itself.
+    """
+
+    first: Tensor
+    last: Tensor
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("first", torch.zeros(3))
+        self.register_buffer("last", torch.zeros(3))
+        self.register_buffer("seen", torch.tensor(0))
+
+    @torch.no_grad()
+    def log(self, penalty: Tensor, classes: Groups, z: Tensor, samples: Tensor) -> None:
+        """`z` are raw features N×D, `samples` the effective share of each class's samples."""
+        deviation = (z - classes.mean(z)[classes.index]).square().mean()
+        several = classes.count > 1
+        share = (samples * several).sum() / several.sum().clamp_min(1)
+        now = torch.stack([penalty, deviation, share])
+        fresh = self.seen == 0
+        self.first.copy_(torch.where(fresh, now, self.first))
+        self.last.copy_(torch.where(fresh, now, 0.95 * self.last + 0.05 * now))
+        self.seen += 1
+
+    def notes(self) -> dict[str, Any]:
+        if not self.seen:
+            return {}
+        names = ("penalty", "within_class_variance", "effective_sample_share")
+        first, last = self.first.tolist(), self.last.tolist()
+        return {name: {"first": a, "last": b} for name, a, b in zip(names, first, last, strict=True)}
