@@ -29,7 +29,8 @@ class EmbeddingInversion(Attack):
     with α = 6 and β = 2. Mahendran and Vedaldi, "Understanding deep image representations by inverting
     them", CVPR 2015; PEEL uses it for the shallow layers and as its baseline.
 
-    Differs from the paper: Adam with a cosine schedule instead of momentum with step decay; weights are not divided by a mean picture norm.
+    Differs from the paper: Adam with a cosine schedule instead of momentum with step decay; weights are
+    not divided by a mean picture norm.
     """
 
     steps: int = 500

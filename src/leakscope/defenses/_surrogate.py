@@ -22,7 +22,7 @@ def refuse_form(form: str) -> None:
 
 def gradient_times(x: Tensor, factor: float) -> Tensor:
     """x, to the bit, with `factor` on its gradient."""
-    return x.detach() + factor * (x - x.detach())
+    return x.detach() if factor == 0 else x.detach() + factor * (x - x.detach())
 
 
 def excess(variance: Tensor, sigma: float, rho: float) -> Tensor:

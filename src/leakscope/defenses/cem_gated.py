@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -79,6 +80,10 @@ class CEMGated(Defense):
         width = flat_features(split, data.images[:1]).shape[1]
         with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "gates"):
             return Gates(width, affine=self.form == "published")
+
+    def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
+        # Weight decay would move even weights that have no gradient.
+        return () if self.form == "detached" else aux.parameters()
 
     def penalty(self, step: Step) -> Tensor | None:
         if self.weight == 0 or step.epoch < self.warmup:

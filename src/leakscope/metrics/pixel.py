@@ -32,7 +32,7 @@ class MeanSquaredError(Metric):
 @METRICS.register("psnr")
 @dataclass(frozen=True)
 class PeakSignalToNoise(Metric):
-    """Peak signal-to-noise ratio of one image, peak 1: −10·log₁₀ MSE decibels, at most `PSNR_CAP`.
+    """Peak signal-to-noise ratio of one image, peak 1: −10·log₁₀ MSE decibels, at most 100.
 
     The logarithm is taken for each image. Averaging it is not the logarithm of an average: the
     pooled value −10·log₁₀(mean MSE) of Xia et al. (CEM, 2025) is never larger (Jensen).

@@ -1,0 +1,129 @@
+"""Slot attention over the samples of a class: a mixture whose components are learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core import seeds
+from leakscope.core.errors import UsageError
+from leakscope.defenses._classes import Groups
+from leakscope.defenses._drawing import blank
+from leakscope.defenses._gates import hidden_width
+from leakscope.defenses._weight import refuse_not_positive
+
+#: Attention over D features has some 10·D² weights; beyond this they outgrow the network they protect.
+_WIDEST = 4096
+
+
+@dataclass(frozen=True)
+class SlotSettings:
+    """Sizes and constants of slot attention; the report gives no value for those below `sharpness`."""
+
+    slots: int = 8
+    rounds: int = 3
+    heads: int = 4
+    sharpness: float = 2.5  # p: slots weigh by their mass to this power
+    temperature: float = 5.0  # β of the responsibilities
+    ratio_slope: float = 1.0  # β_snr
+    ratio_threshold: float = 1.0  # t_snr
+    hinge_slope: float = 5.0  # β_s, then learned
+    margin: float = 0.0  # m₀, then learned
+    class_slope: float = 10.0  # a_c
+    class_centre: float = 0.0  # b_c
+
+    def __post_init__(self) -> None:
+        if min(self.slots, self.rounds, self.heads) < 1:
+            raise ValueError("slots, rounds and heads must be at least 1")
+        refuse_not_positive(sharpness=self.sharpness, temperature=self.temperature, hinge_slope=self.hinge_slope)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The samples of each class side by side: C×M×D, with a mask C×M of the places that are filled."""
+
+    values: Tensor
+    mask: Tensor
+
+
+def rows(x: Tensor, classes: Groups) -> Rows:
+    """N×D to C×M×D, M being the size of the largest class."""
+    groups, most = len(classes.count), int(classes.count.max())
+    place = classes.index * most + classes.ranks()
+    values = x.new_zeros(groups * most, x.shape[1]).index_copy(0, place, x)
+    mask = x.new_zeros(groups * most).index_fill(0, place, 1.0)
+    return Rows(values.view(groups, most, -1), mask.view(groups, most))
+
+
+class SlotAttention(nn.Module):
+    """Locatello et al., 2020: slots compete for samples (softmax over slots), and each averages its share."""
+
+    def __init__(self, width: int, settings: SlotSettings, *, affine: bool) -> None:
+        super().__init__()
+        self.settings = settings
+        self.norm = nn.LayerNorm(width, elementwise_affine=affine)
+        self.mean = nn.Parameter(torch.randn(width) * width**-0.5)
+        self.log_deviation = nn.Parameter(torch.zeros(width))
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.cell = nn.GRUCell(width, width)
+        self.before_query, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        hidden = hidden_width(width)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
+
+    def forward(self, x: Rows, rng: torch.Generator) -> Tensor:
+        """Slots: C×S×D."""
+        classes, _, width = x.values.shape
+        shape = x.values.new_empty(classes, self.settings.slots, width)
+        noise = blank(shape, rng).normal_(generator=rng).to(shape.device)
+        slots = self.mean + self.log_deviation.exp() * noise
+        key, value = self.key(x.values), self.value(x.values)
+        for _ in range(self.settings.rounds):
+            query = self.query(self.before_query(slots))
+            attention = (key @ query.mT * width**-0.5).softmax(2) * x.mask[..., None]  # C×M×S
+            attention = attention / (attention.sum(1, keepdim=True) + 1e-8)
+            update = attention.mT @ value  # C×S×D
+            slots = self.cell(update.flatten(0, 1), slots.flatten(0, 1)).view_as(slots)
+            slots = slots + self.mlp(self.before_mlp(slots))
+        return slots
+
+    def responsibilities(self, x: Rows, slots: Tensor) -> Tensor:
+        """softmax over slots of β cos(x, slot), 0 in unfilled places: C×M×S."""
+        cosine = F.normalize(x.values, dim=2) @ F.normalize(slots, dim=2).mT
+        return (self.settings.temperature * cosine.float()).softmax(2) * x.mask[..., None]
+
+    def shares(self, mass: Tensor, classes: Groups) -> Tensor:
+        """(m/M)^p, summing to 1 over slots: C×S."""
+        powers = (mass / classes.count[:, None]) ** self.settings.sharpness
+        return powers / powers.sum(1, keepdim=True)
+
+
+def slot_moments(x: Tensor, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mass C×S, mean and variance C×S×D of samples C×M×D under their responsibilities."""
+    mass = responsibilities.sum(1) + 1e-6
+    mean = responsibilities.mT @ x / mass[..., None]
+    deviation = (x[:, :, None] - mean[:, None]).square()  # C×M×S×D
+    return mass, mean, torch.einsum("cms,cmsd->csd", responsibilities, deviation) / mass[..., None]
+
+
+def effective_share_of_slots(responsibilities: Tensor, classes: Groups) -> Tensor:
+    """The effective share of a class's samples behind a slot, in the mean over slots by mass: C."""
+    with torch.no_grad():
+        mass = responsibilities.sum(1)
+        size = mass.square() / responsibilities.square().sum(1).clamp_min(1e-12)  # C×S
+        return (mass * size).sum(1) / classes.count.square()
+
+
+def slot_attention(width: int, settings: SlotSettings, rng: torch.Generator, *, affine: bool) -> SlotAttention:
+    """Slots for features of `width`, with weights drawn from `rng`."""
+    if width > _WIDEST:
+        raise UsageError(
+            f"slots over {width} features would outgrow the network; cut where there are at most {_WIDEST}, "
+            "or put a bottleneck first"
+        )
+    if width % settings.heads:
+        raise UsageError(f"{settings.heads} heads do not divide {width} features; choose other heads")
+    with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "slots"):
+        return SlotAttention(width, settings, affine=affine)

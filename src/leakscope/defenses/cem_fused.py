@@ -1,0 +1,130 @@
+"""Conditional entropy by gates and slots together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core import seeds
+from leakscope.core.data import ImageSet
+from leakscope.core.defense import DEFENSES, Defense, Step
+from leakscope.core.model import SplitModel
+from leakscope.defenses._classes import Groups, by_class
+from leakscope.defenses._encoding import flat_features
+from leakscope.defenses._gates import GatedPool, effective_share, weighted_variance
+from leakscope.defenses._schedules import SCHEDULES, Schedule, refuse_schedule
+from leakscope.defenses._slots import SlotAttention, SlotSettings, rows, slot_attention, slot_moments
+from leakscope.defenses._surrogate import Watch, class_average, excess, gradient_times
+from leakscope.defenses._weight import refuse_not_positive, refuse_weight
+
+Coupling = Literal["parallel", "shortcut"]
+Hinge = Callable[[Tensor], Tensor]
+
+
+def _parallel(pooled: Tensor, slotted: Tensor, shares: Tensor, mix: Tensor, hinge: Hinge) -> Tensor:
+    """Both penalties, in a learned proportion: C."""
+    return (1 - mix) * hinge(pooled).mean(1) + mix * (shares * hinge(slotted).mean(2)).sum(1)
+
+
+def _shortcut(pooled: Tensor, slotted: Tensor, shares: Tensor, mix: Tensor, hinge: Hinge) -> Tensor:
+    """The variance of the slots as a residual on that of the gates: C."""
+    return hinge(pooled + mix * (shares[..., None] * slotted).sum(1)).mean(1)
+
+
+_COUPLINGS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, Hinge], Tensor]] = {
+    "parallel": _parallel,
+    "shortcut": _shortcut,
+}
+
+
+class Fusion(nn.Module):
+    """Gated pooling, slots, their proportion, and the watch on them."""
+
+    def __init__(self, width: int, attention: SlotAttention) -> None:
+        super().__init__()
+        self.pool = GatedPool(width, affine=False)
+        self.attention = attention
+        self.mix = nn.Parameter(torch.zeros(()))
+        self.watch = Watch()
+
+
+@DEFENSES.register("cem-fused")
+@dataclass(frozen=True)
+class CEMFused(Defense):
+    """Shrinks the variance of each class as seen by gated pooling and by slots at once.
+
+        parallel:  L_c = (1 − a) · mean_j h(v_cj) + a · Σ_k w_ck · mean_j h(u_ckj)
+        shortcut:  L_c = mean_j h(v_cj + a · Σ_k w_ck u_ckj),      h(v) = max(0, log v − log ρσ²)
+
+    with v the variance under the gates of `cem-gated`, u and w variance and weight of the slots of
+    `cem-slot`, and a = sigmoid of a learned number, which starts at ½. L is the mean of L_c over classes with
+    at least 3 samples, weighted by size, times λ f(η) and `scale`, from epoch `warmup` on.
+
+    The next steps of the interim report "Attention surrogates for conditional entropy maximization"
+    (seed 004), which names both couplings and gives no formula.
+
+    Differs from the paper: nothing learned here can lower the penalty. Gates, slots and a see detached
+    features and ascend; variances are those of the raw features, in the units of the noise.
+    """
+
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    weight: float = 16.0
+    sigma: float = 0.025
+    rho: float = 0.125
+    scale: float = 0.1
+    warmup: int = 5
+    coupling: Coupling = "parallel"
+    schedule: Schedule = "inverse-rate"
+    settings: SlotSettings = field(default_factory=SlotSettings)
+
+    def __post_init__(self) -> None:
+        refuse_weight(self.weight)
+        refuse_not_positive(sigma=self.sigma, rho=self.rho, scale=self.scale)
+        refuse_schedule(self.schedule)
+        if self.coupling not in _COUPLINGS:
+            raise ValueError(f"unknown coupling {self.coupling!r}; coupling must be one of {', '.join(_COUPLINGS)}")
+        if self.warmup < 0:
+            raise ValueError("warmup counts epochs without penalty; it must be 0 or more")
+
+    def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
+        if self.weight == 0:
+            return nn.Module()
+        width = flat_features(split, data.images[:1]).shape[1]
+        attention = slot_attention(width, self.settings, rng, affine=False)
+        with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "fusion"):
+            return Fusion(width, attention)
+
+    def penalty(self, step: Step) -> Tensor | None:
+        if self.weight == 0 or step.epoch < self.warmup:
+            return None
+        fusion = step.aux
+        assert isinstance(fusion, Fusion)
+        factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
+        z, classes = step.features.flatten(1).float(), by_class(step.y)
+        loss, weights = self.surrogate(fusion, gradient_times(z, factor), classes, step.rng)
+        fusion.watch.log(loss, classes, z, effective_share(weights, classes))
+        return loss + (factor - 1) * loss.detach()
+
+    def surrogate(self, fusion: Fusion, z: Tensor, classes: Groups, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The loss before λ, and the weights of the gates: N×D to a number and N."""
+        pool, attention = fusion.pool, fusion.attention
+        weights = gradient_times(pool.weights(pool.norm(z.detach()), classes), -1)
+        pooled = weighted_variance(z, weights, classes)  # C×D
+        x = rows(attention.norm(z.detach()), classes)
+        responsibilities = gradient_times(attention.responsibilities(x, attention(x, rng)), -1)
+        mass, _, slotted = slot_moments(rows(z, classes).values, responsibilities)  # C×S×D
+        mix = gradient_times(fusion.mix.sigmoid(), -1)
+        losses = _COUPLINGS[self.coupling](
+            pooled, slotted, attention.shares(mass, classes), mix, lambda v: excess(v, self.sigma, self.rho)
+        )
+        return self.scale * class_average(classes, losses, least=3), weights
+
+    def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
+        if not isinstance(aux, Fusion):
+            return {}
+        return aux.watch.notes() | {"slot_share": aux.mix.detach().sigmoid().item()}
