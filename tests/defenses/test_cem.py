@@ -99,7 +99,9 @@ def _slow_surrogate(cem: CEM, mixture: Mixture, z: Tensor, y: Tensor) -> Tensor:
             a = cem.pull * len(group) / (w * mixture.samples / classes)
             a = 0.99 if a >= 1 else a
             v = a * now + (1 - a) * mixture.variances[c, k]
-            total = total + w * (torch.log(v + cem.gamma) - torch.log(torch.tensor(cem.rho * cem.sigma**2 + cem.gamma))).clamp_min(0)  # noqa: E501
+            total = total + w * (
+                torch.log(v + cem.gamma) - torch.log(torch.tensor(cem.rho * cem.sigma**2 + cem.gamma))
+            ).clamp_min(0)
     return total / len(present)
 
 

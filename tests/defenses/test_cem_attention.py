@@ -86,10 +86,10 @@ def _aux(defense: Defense, width: int) -> nn.Module:
         rng = seeds.generator(0, "slots")
         if isinstance(defense, CEMSlot):
             published = defense.form == "published"
-            attention = slot_attention(width, defense.settings, rng, affine=published)
+            attention = slot_attention(width, defense.settings, rng, published=published)
             return Slots(attention, Rewriting(width, defense.settings) if published else None)
         assert isinstance(defense, CEMFused)
-        return Fusion(width, slot_attention(width, defense.settings, rng, affine=False))
+        return Fusion(width, slot_attention(width, defense.settings, rng, published=False))
 
 
 def _trained_alone(defense: Any, steps: int, rate: float) -> tuple[list[float], nn.Module]:
@@ -168,10 +168,10 @@ def test_slot_moments_are_the_loop_over_classes_and_slots() -> None:
         own = z[y == c]
         for k in range(4):
             w = r[c, : len(own), k]
-            torch.testing.assert_close(mass[c, k], w.sum() + 1e-6)
-            mu = (w[:, None] * own).sum(0) / (w.sum() + 1e-6)
+            torch.testing.assert_close(mass[c, k], w.sum())
+            mu = (w[:, None] * own).sum(0) / w.sum()
             torch.testing.assert_close(mean[c, k], mu, rtol=1e-5, atol=1e-6)
-            expected = (w[:, None] * (own - mu) ** 2).sum(0) / (w.sum() + 1e-6)
+            expected = (w[:, None] * (own - mu) ** 2).sum(0) / w.sum()
             torch.testing.assert_close(variance[c, k], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -247,4 +247,4 @@ def test_bad_fields_are_refused(made: Callable[[], object]) -> None:
 def test_features_that_slots_cannot_hold_are_one_line() -> None:
     for width, remedy in ((10_000, "bottleneck"), (6, "heads")):
         with pytest.raises(UsageError, match=remedy):
-            slot_attention(width, SlotSettings(), seeds.generator(0, "slots"), affine=False)
+            slot_attention(width, SlotSettings(), seeds.generator(0, "slots"), published=True)

@@ -164,5 +164,5 @@ def test_constant_features_give_finite_gradients(labels: list[int], constant: fl
     ],
 )
 def test_bad_fields_are_refused(made: object) -> None:
-    with pytest.raises(ValueError, match="must be|between"):
+    with pytest.raises(ValueError, match=r"must be|between"):
         made()  # type: ignore[operator]

@@ -197,3 +197,19 @@ def test_export_from_training_mode_deploys_an_independent_copy() -> None:
     for p in split.parameters():
         p.zero_()
     assert not torch.equal(client(X), torch.zeros_like(deployed))
+
+
+def test_an_identity_shortcut_is_no_cut() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shortcut, self.branch = nn.Identity(), nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.shortcut(x) + self.branch(x)
+            return out
+
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), Block(), nn.Dropout(), nn.Flatten(), nn.Linear(3 * 36, 2))
+    found = [cut.name for cut in cuts(model, torch.rand(2, 1, 8, 8))]
+    # The branch reads the block's input too, so what is released at the shortcut alone hides nothing.
+    assert found == ["0", "1", "2", "3"]

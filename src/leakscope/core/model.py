@@ -224,12 +224,16 @@ def cuts(model: nn.Module, example: Tensor, normalize: nn.Module | None = None) 
     calls: dict[str, int] = {}
     counter = FlopCounterMode(display=False)
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+    def watch(name: str) -> Callable[[nn.Module, Any, Any], Tensor | None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> Tensor | None:
             calls[name] = calls.get(name, 0) + 1
-            if isinstance(output, Tensor):
-                # The graph node is read now: an in-place layer behind would move the tensor on.
-                outputs.append((name, type(module).__name__, output, output.grad_fn, counter.get_total_flops()))
+            if not isinstance(output, Tensor):
+                return None
+            # A copy has a graph node of its own: whoever reads what came in, rather than what this layer
+            # gives out (an identity shortcut), does not pass through it, and in-place layers cannot move it.
+            copy = output.clone()
+            outputs.append((name, type(module).__name__, copy, copy.grad_fn, counter.get_total_flops()))
+            return copy
 
         return hook
 

@@ -59,12 +59,19 @@ def rows(x: Tensor, classes: Groups) -> Rows:
 
 
 class SlotAttention(nn.Module):
-    """Locatello et al., 2020: slots compete for samples (softmax over slots), and each averages its share."""
+    """Locatello et al., 2020: slots compete for samples (softmax over slots), and each averages its share.
 
-    def __init__(self, width: int, settings: SlotSettings, *, affine: bool) -> None:
+    As published, slots are as wide as the features and the normalisation before them is learned. Otherwise
+    samples are told apart in a narrower space: variances are those of the features in any case, and D² weights
+    are what the surrogate costs.
+    """
+
+    def __init__(self, features: int, settings: SlotSettings, *, published: bool) -> None:
         super().__init__()
         self.settings = settings
-        self.norm = nn.LayerNorm(width, elementwise_affine=affine)
+        width = features if published else hidden_width(features)
+        self.norm = nn.LayerNorm(features, elementwise_affine=published)
+        self.reduce = nn.Identity() if published else nn.Linear(features, width, bias=False)
         self.mean = nn.Parameter(torch.randn(width) * width**-0.5)
         self.log_deviation = nn.Parameter(torch.zeros(width))
         self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
@@ -72,6 +79,10 @@ class SlotAttention(nn.Module):
         self.before_query, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         hidden = hidden_width(width)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
+
+    def tokens(self, z: Tensor, classes: Groups) -> Rows:
+        """Features N×D as the slots see them."""
+        return rows(self.reduce(self.norm(z)), classes)
 
     def forward(self, x: Rows, rng: torch.Generator) -> Tensor:
         """Slots: C×S×D."""
@@ -102,10 +113,18 @@ class SlotAttention(nn.Module):
 
 def slot_moments(x: Tensor, responsibilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mass C×S, mean and variance C×S×D of samples C×M×D under their responsibilities."""
-    mass = responsibilities.sum(1) + 1e-6
-    mean = responsibilities.mT @ x / mass[..., None]
-    deviation = (x[:, :, None] - mean[:, None]).square()  # C×M×S×D
-    return mass, mean, torch.einsum("cms,cmsd->csd", responsibilities, deviation) / mass[..., None]
+    x = x.float()
+    mass = responsibilities.sum(1) + 1e-8
+    average = (responsibilities / mass[:, None]).mT  # C×S×M
+    # E[x²] − E[x]² loses its digits far from 0 and does not depend on the origin, which is put in the
+    # middle of the class; the deviations themselves would be C×M×S×D numbers.
+    filled = (responsibilities.sum(2, keepdim=True) > 0).to(x.dtype)
+    origin = ((x * filled).sum(1, keepdim=True) / filled.sum(1, keepdim=True)).detach()
+    around = x - origin
+    with torch.autocast(x.device.type, enabled=False):
+        mean = average @ around
+        variance = (average @ around.square() - mean.square()).clamp_min(0)
+    return mass, mean + origin, variance
 
 
 def effective_share_of_slots(responsibilities: Tensor, classes: Groups) -> Tensor:
@@ -116,14 +135,14 @@ def effective_share_of_slots(responsibilities: Tensor, classes: Groups) -> Tenso
         return (mass * size).sum(1) / classes.count.square()
 
 
-def slot_attention(width: int, settings: SlotSettings, rng: torch.Generator, *, affine: bool) -> SlotAttention:
-    """Slots for features of `width`, with weights drawn from `rng`."""
-    if width > _WIDEST:
+def slot_attention(features: int, settings: SlotSettings, rng: torch.Generator, *, published: bool) -> SlotAttention:
+    """Slots for so many features, with weights drawn from `rng`."""
+    if published and features > _WIDEST:
         raise UsageError(
-            f"slots over {width} features would outgrow the network; cut where there are at most {_WIDEST}, "
-            "or put a bottleneck first"
+            f"published slots over {features} features would outgrow the network; cut where there are at most "
+            f"{_WIDEST}, put a bottleneck first, or take form=adversarial"
         )
-    if width % settings.heads:
-        raise UsageError(f"{settings.heads} heads do not divide {width} features; choose other heads")
+    if published and features % settings.heads:
+        raise UsageError(f"{settings.heads} heads do not divide {features} features; choose other heads")
     with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "slots"):
-        return SlotAttention(width, settings, affine=affine)
+        return SlotAttention(features, settings, published=published)

@@ -95,7 +95,7 @@ class CEMFused(Defense):
         if self.weight == 0:
             return nn.Module()
         width = flat_features(split, data.images[:1]).shape[1]
-        attention = slot_attention(width, self.settings, rng, affine=False)
+        attention = slot_attention(width, self.settings, rng, published=False)
         with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "fusion"):
             return Fusion(width, attention)
 
@@ -115,7 +115,7 @@ class CEMFused(Defense):
         pool, attention = fusion.pool, fusion.attention
         weights = gradient_times(pool.weights(pool.norm(z.detach()), classes), -1)
         pooled = weighted_variance(z, weights, classes)  # C×D
-        x = rows(attention.norm(z.detach()), classes)
+        x = attention.tokens(z.detach(), classes)
         responsibilities = gradient_times(attention.responsibilities(x, attention(x, rng)), -1)
         mass, _, slotted = slot_moments(rows(z, classes).values, responsibilities)  # C×S×D
         mix = gradient_times(fusion.mix.sigmoid(), -1)

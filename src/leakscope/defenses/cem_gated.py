@@ -18,8 +18,14 @@ from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import GatedPool, effective_share, weighted_variance
 from leakscope.defenses._schedules import SCHEDULES, Schedule, refuse_schedule
 from leakscope.defenses._surrogate import (
-    DIRECTIONS, Form, Watch, class_average, excess, gradient_times, refuse_form,
-)  # fmt: skip
+    DIRECTIONS,
+    Form,
+    Watch,
+    class_average,
+    excess,
+    gradient_times,
+    refuse_form,
+)
 from leakscope.defenses._weight import refuse_not_positive, refuse_weight
 
 

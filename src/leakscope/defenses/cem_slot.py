@@ -20,11 +20,22 @@ from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import hidden_width
 from leakscope.defenses._schedules import SCHEDULES, Schedule, refuse_schedule
 from leakscope.defenses._slots import (
-    Rows, SlotAttention, SlotSettings, effective_share_of_slots, rows, slot_attention, slot_moments,
-)  # fmt: skip
+    SlotAttention,
+    SlotSettings,
+    effective_share_of_slots,
+    rows,
+    slot_attention,
+    slot_moments,
+)
 from leakscope.defenses._surrogate import (
-    DIRECTIONS, Form, Watch, class_average, excess, gradient_times, refuse_form,
-)  # fmt: skip
+    DIRECTIONS,
+    Form,
+    Watch,
+    class_average,
+    excess,
+    gradient_times,
+    refuse_form,
+)
 from leakscope.defenses._weight import refuse_not_positive, refuse_weight
 
 
@@ -84,7 +95,8 @@ class CEMSlot(Defense):
     The `form` says whom the slots serve. "published": x is the feature after a learned LayerNorm,
     rewritten by cross-attention to the slots, h(v) = g_d · g_snr · softplus(β_s(log v − log τ − m₀))/β_s with
     learned gates, slope and margin, ℓ_c is gated by class size, and all of it descends the penalty.
-    "adversarial": slots see detached, normalised features and ascend the penalty, x is the raw feature in the
+    "adversarial": slots see detached, normalised features (projected to fewer dimensions, for speed, when
+    responsibilities are formed) and ascend the penalty, x is the raw feature in the
     units of τ = ρσ², h(v) = max(0, log v − log τ), and there are no gates. "detached": as that, with
     slots as they were drawn. `settings` holds sizes, and the constants for which the report has no value.
 
@@ -120,7 +132,7 @@ class CEMSlot(Defense):
             return nn.Module()
         width = flat_features(split, data.images[:1]).shape[1]
         published = self.form == "published"
-        attention = slot_attention(width, self.settings, rng, affine=published)
+        attention = slot_attention(width, self.settings, rng, published=published)
         if not published:
             return Slots(attention, None)
         with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "rewriting"):
@@ -141,9 +153,7 @@ class CEMSlot(Defense):
         slots.watch.log(loss, classes, z, effective_share_of_slots(responsibilities, classes))
         return loss + (factor - 1) * loss.detach()
 
-    def surrogate(
-        self, slots: Slots, z: Tensor, classes: Groups, rng: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def surrogate(self, slots: Slots, z: Tensor, classes: Groups, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """The loss before λ, and the responsibilities: N×D to a number and C×M×S."""
         if slots.rewriting is None:
             losses, responsibilities = self._fixed(slots.attention, z, classes, rng)
@@ -154,7 +164,7 @@ class CEMSlot(Defense):
     def _published(
         self, attention: SlotAttention, rewriting: Rewriting, z: Tensor, classes: Groups, rng: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        x = rows(attention.norm(z), classes)
+        x = attention.tokens(z, classes)
         slots = attention(x, rng)
         responsibilities = attention.responsibilities(x, slots)
         mass, mean, variance = slot_moments(rewriting.tokens(x.values, slots), responsibilities)
@@ -167,11 +177,10 @@ class CEMSlot(Defense):
     def _fixed(
         self, attention: SlotAttention, z: Tensor, classes: Groups, rng: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        x = rows(attention.norm(z.detach()), classes)
+        x = attention.tokens(z.detach(), classes)
         responsibilities = attention.responsibilities(x, attention(x, rng))
         responsibilities = gradient_times(responsibilities, DIRECTIONS[self.form])
-        raw: Rows = rows(z, classes)
-        mass, _, variance = slot_moments(raw.values, responsibilities)
+        mass, _, variance = slot_moments(rows(z, classes).values, responsibilities)
         penalties = excess(variance, self.sigma, self.rho).mean(2)
         return (attention.shares(mass, classes) * penalties).sum(1), responsibilities
 
