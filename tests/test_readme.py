@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
-import runpy
 import torch
 from PIL import Image
 from safetensors.torch import save_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,7 @@ def test_schedules_warm_up_and_never_rise_after(schedule: str) -> None:
     rates = [training.learning_rate_at(step / 1000) for step in range(1000)]
     assert rates[0] == 0
     assert max(rates) == pytest.approx(0.5)
-    assert all(a >= b for a, b in zip(rates[100:], rates[101:], strict=False))
+    assert all(a >= b for a, b in pairwise(rates[100:]))
     assert replace(training, warmup=0.0).learning_rate_at(0.0) == pytest.approx(0.5)
 
 

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Attacks, one method a file; modules that begin with an underscore are what several of them share."""

@@ -64,8 +64,8 @@ class CEMFused(Defense):
     `cem-slot`, and a = sigmoid of a learned number, which starts at ½. L is the mean of L_c over classes with
     at least 3 samples, weighted by size, times λ f(η) and `scale`, from epoch `warmup` on.
 
-    The next steps of the interim report "Attention surrogates for conditional entropy maximization"
-    (seed 004), which names both couplings and gives no formula.
+    The next steps of the interim report "Investigation of defence mechanisms against model inversion
+    attacks", 2025, which names both couplings and gives no formula.
 
     Differs from the paper: nothing learned here can lower the penalty. Gates, slots and a see detached
     features and ascend; variances are those of the raw features, in the units of the noise.

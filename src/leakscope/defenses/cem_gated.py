@@ -55,7 +55,7 @@ class CEMGated(Defense):
     features, in the units of τ, so that only the encoder can lower it. "detached": as that, but the gates
     stay as they were drawn.
 
-    Interim report "Attention surrogates for conditional entropy maximization" (seed 004), algorithm 1.
+    The interim report "Investigation of defence mechanisms against model inversion attacks", 2025, algorithm 1.
 
     Differs from the paper: the default form, above. Prose there speaks of a variance floor; the formulas,
     followed here, push variance down. All classes are one tensor expression. Features that are not finite

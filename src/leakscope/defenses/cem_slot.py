@@ -100,7 +100,7 @@ class CEMSlot(Defense):
     units of τ = ρσ², h(v) = max(0, log v − log τ), and there are no gates. "detached": as that, with
     slots as they were drawn. `settings` holds sizes, and the constants for which the report has no value.
 
-    Interim report "Attention surrogates for conditional entropy maximization" (seed 004), algorithm 2;
+    The interim report "Investigation of defence mechanisms against model inversion attacks", 2025, algorithm 2;
     slots after Locatello et al., "Object-centric learning with slot attention", 2020.
 
     Differs from the paper: the default form, above. Where report and slot attention disagree (softmax

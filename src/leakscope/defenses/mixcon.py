@@ -46,7 +46,8 @@ class MixCon(Defense):
     smallest class present and C the number of classes present; λ is `weight`, and d is kept within
     [ε, 1/ε]. The first term shrinks to d = √β; with β = 0 all features fall on one point.
 
-    "MixCon: adjusting the separability of data representations for harder data recovery", 2020.
+    Li et al., "MixCon: adjusting the separability of data representations for harder data recovery", 2020
+    (arXiv 2010.11463).
 
     Differs from the paper: its sum includes a = b, where β/0 has no value; here it does not. A batch
     with one class has no pairs and gives 0.

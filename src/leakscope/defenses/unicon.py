@@ -32,7 +32,7 @@ class UniCon(Defense):
 
     over unit-norm features and the C classes in the batch; λ is `weight`.
 
-    The ablation (appendix D.1) of "MixCon: adjusting the separability of data representations for
+    The ablation (appendix D.1) of Li et al., "MixCon: adjusting the separability of data representations for
     harder data recovery", 2020.
 
     Differs from the paper: it leaves open whether features are scaled to unit norm, as in MixCon; here
