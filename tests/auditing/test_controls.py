@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.auditing.controls import PixelPath, canary, identity_control
+from leakscope.auditing.controls import PixelPath, canary, identity_control, residual_control
 from leakscope.auditing.floors import FLOORS, class_means
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
@@ -66,3 +66,24 @@ def test_floors_equal_their_slow_definitions() -> None:
         distances = ((public.images - victims.images[row]) ** 2).flatten(1).sum(1)
         assert torch.equal(nearest[row], public.images[distances.argmin()])
     assert FLOORS["mean"](public, victims).shape == victims.images.shape
+
+
+def test_the_residual_control_has_exactly_one_inverse() -> None:
+    control = residual_control((1, 8, 8), classes=3)
+    x = torch.rand(1, 1, 8, 8, generator=generator(0, "x"))
+    for name in ("block1", "block2"):
+        block = control.model.get_submodule(name)
+        norms = []
+        for layer, channels in ((block.first, 1), (block.second, 4)):
+            size = channels * 64
+            columns = layer(torch.eye(size).view(size, channels, 8, 8)).flatten(1)
+            norms.append(torch.linalg.matrix_norm(columns, ord=2).item())
+        # relu is 1-Lipschitz: the branch contracts, so x ↦ x + branch(x) is one to one (Banach).
+        assert norms[0] * norms[1] < 1
+    y = control.encode(x)
+    for name in ("block2", "block1"):
+        block, guess = control.model.get_submodule(name), y
+        for _ in range(60):
+            guess = guess + y - block(guess)
+        y = guess
+    torch.testing.assert_close(y, x, atol=1e-5, rtol=0)

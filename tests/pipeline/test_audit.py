@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import leakscope
 from leakscope.core.defense import DEFENSES, Defense
+from leakscope.core.errors import UsageError
 from leakscope.core.seeds import ambient
 from leakscope.pipeline.audit import run_audit
 from leakscope.pipeline.execute import Workplace
@@ -208,3 +209,16 @@ def test_kill_9_in_an_attack_loses_only_that_attack(tmp_path: Path) -> None:
     assert _scores(outputs["killed"]) == _scores(outputs["calm"])
     for entry, stamp in trained.items():
         assert (killed.root / "entries/trained" / entry[:2] / entry).stat().st_mtime_ns == stamp
+
+
+def test_attacks_that_peel_blocks_have_a_control_of_their_own(tmp_path: Path) -> None:
+    residual = {"model": "preact-resnet:width=8", "cuts": ["layer1"], "resize": 16, "training": {"epochs": 0}}
+    document = _audit(tmp_path, **residual, attacks=["peel-exact", "e2e-lbfgs"], victims=4)
+    assert document["controls"]["positive"]["attacks"]["peel-exact"] > 0.999
+    assert document["results"][0]["metrics"]["leak"]["mean"] > 0.999
+
+
+def test_an_attack_that_does_not_suit_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no residual block"):
+        _audit(tmp_path, attacks=["peel-exact"])
+    assert not Store(tmp_path).keys("trained")

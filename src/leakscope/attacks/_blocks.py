@@ -29,7 +29,7 @@ def take_apart(split: SplitModel, image_shape: tuple[int, int, int], *, plain_la
 
     `plain_layers` takes a network without shortcuts apart too, layer by layer.
     """
-    parameter = next(split.parameters())
+    parameter = next(split.parameters(), torch.zeros(()))
     with torch.no_grad():
         picture = torch.full((1, *image_shape), 0.5, device=parameter.device, dtype=parameter.dtype)
         example = split.normalize(picture)
@@ -45,6 +45,15 @@ def take_apart(split: SplitModel, image_shape: tuple[int, int, int], *, plain_la
             scaling = Affine((Scaling(1 / normalize.std.flatten(), image_shape),), normalize(torch.zeros_like(picture)))
     shallow = chain.shallow
     return Chain(replace(shallow, branch=(scaling, *shallow.branch), inputs=image_shape), chain.blocks)
+
+
+def why_not(split: SplitModel, image_shape: tuple[int, int, int], *, plain_layers: bool = False) -> str | None:
+    """What keeps a network from being taken apart; None when nothing does."""
+    try:
+        take_apart(split, image_shape, plain_layers=plain_layers)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 _AFFINE_MODULES = (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import take_apart
+from leakscope.attacks._blocks import take_apart, why_not
 from leakscope.attacks._chain import Block
 from leakscope.attacks._krylov import dot, norm, rows
 from leakscope.attacks._observed import checked_features
@@ -17,6 +17,7 @@ from leakscope.attacks._pieces import IDENTITY, Affine, Rectifier, Smooth
 from leakscope.attacks._release import child
 from leakscope.attacks.embedding import EmbeddingInversion, mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, Encoder, View
 
 _CHUNK = 16
@@ -57,6 +58,7 @@ class Peel(Attack):
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.FEATURES})
     white_box: ClassVar[bool] = True
+    peels_blocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if min(self.complementarity, self.consistency) < 0:
@@ -65,6 +67,9 @@ class Peel(Attack):
             raise ValueError("steps must be 0 or more and learning_rate positive; the paper has 2000 and 0.01")
 
     @torch.no_grad()
+    def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
+        return why_not(split, image_shape, plain_layers=self.plain_layers)
+
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         del prepared
         noise = child(rng, view.device)

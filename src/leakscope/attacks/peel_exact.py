@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import take_apart
+from leakscope.attacks._blocks import take_apart, why_not
 from leakscope.attacks._chain import Block, Chain
 from leakscope.attacks._invert import Inverse, injectivity, invert
 from leakscope.attacks._krylov import cgls
@@ -19,6 +19,7 @@ from leakscope.attacks._release import child
 from leakscope.attacks.e2e_lbfgs import EndToEnd
 from leakscope.attacks.embedding import mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, Encoder, View
 
 _CHUNK = 16
@@ -48,6 +49,7 @@ class PeelExact(Attack):
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.FEATURES})
     white_box: ClassVar[bool] = True
+    peels_blocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and self.tolerance <= 0:
@@ -56,6 +58,9 @@ class PeelExact(Attack):
             raise ValueError("dense_rank_limit must be 0 or more, shallow_iterations 1 or more")
 
     @torch.no_grad()
+    def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
+        return why_not(split, image_shape)
+
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         del prepared
         features = checked_features(view, seen, "peel-exact")

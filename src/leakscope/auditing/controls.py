@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leakscope.core import seeds
 from leakscope.core.defense import Defense
 from leakscope.core.model import SplitModel
 
@@ -59,6 +60,35 @@ def identity_control(feature_shape: tuple[int, ...], classes: int) -> SplitModel
     model.add_module("path", PixelPath(feature_shape))
     model.add_module("head", _Scores(classes))
     return SplitModel(model, "path").eval()
+
+
+class _Contraction(nn.Module):
+    """`x + W₂ relu(W₁ x)` with weights so small that the block cannot fold: it has exactly one inverse."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(width, channels, 3, padding=1, bias=False)
+        with torch.no_grad():
+            self.second.weight.mul_(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch: Tensor = self.second(F.relu(self.first(x)))
+        return x + branch
+
+
+def residual_control(image_shape: tuple[int, int, int], classes: int) -> SplitModel:
+    """A residual network that can be inverted exactly: the control of attacks that peel blocks."""
+    channels = image_shape[0]
+    model = nn.Sequential()
+    with seeds.ambient(0, "residual control"):
+        stem = nn.Conv2d(channels, channels, 1, bias=False)
+        nn.init.dirac_(stem.weight)
+        model.add_module("stem", stem)
+        model.add_module("block1", _Contraction(channels, 4 * channels))
+        model.add_module("block2", _Contraction(channels, 4 * channels))
+        model.add_module("head", _Scores(classes))
+    return SplitModel(model, "block2").eval()
 
 
 class _Planted(nn.Module):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from leakscope.core.model import SplitModel
 from leakscope.core.spec import Kind
 from leakscope.core.threat import Access, View
 
@@ -62,6 +63,13 @@ class Attack(ABC):
     white_box: ClassVar[bool] = False
     #: Takes the expectation over a random release, or trains on fresh draws of it.
     averages_noise: ClassVar[bool] = False
+
+    #: Peels residual blocks, so its positive control is a residual network rather than a bare pixel path.
+    peels_blocks: ClassVar[bool] = False
+
+    def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
+        """Why this attack cannot run on a network, with the remedy; asked before anything is trained."""
+        return None
 
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         """Everything that does not depend on the victims: train a decoder, a GAN, a surrogate."""

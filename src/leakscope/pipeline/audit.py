@@ -128,9 +128,12 @@ def _controls(desk: _Desk) -> dict[str, Any]:
     shape = tuple(first.record["feature_shape"])
     classes = len(plan.splits.private.classes)
     identity = _stand_in(controls.identity_control(shape, classes), "identity", shape, desk)
+    picture = plan.splits.private.shape
+    residual = _stand_in(controls.residual_control(picture, classes), "residual", picture, desk)
     inverted = {}
     for attack in plan.attacks:
-        inverted[label(attack)] = desk.attack(identity, attack, plan.seeds[0]).leak
+        stand_in = residual if attack.peels_blocks else identity
+        inverted[label(attack)] = desk.attack(stand_in, attack, plan.seeds[0]).leak
         if inverted[label(attack)] < controls.POSITIVE_LEAK:
             desk.flags.append(Flag("control-failed", label(attack)))
 
@@ -148,7 +151,8 @@ def _controls(desk: _Desk) -> dict[str, Any]:
             "passed": all(value >= controls.POSITIVE_LEAK for value in inverted.values()),
             "required": controls.POSITIVE_LEAK,
             "attacks": inverted,
-            "what": "every attack must invert an encoder that sends the picture itself",
+            "what": "every attack must invert an encoder that sends the picture itself"
+            " (those that peel blocks: a residual network with exactly one inverse)",
         },
         "negative": {
             "passed": fits_others <= controls.NEGATIVE_LEAK,
@@ -166,7 +170,10 @@ def _canary(desk: _Desk, shape: tuple[int, ...], classes: int) -> dict[str, Any]
         return {"passed": None, "what": f"{what} (not run: evidence E2 was not asked for)"}
     found = {}
     for key, target in desk.targets.items():
-        strongest = max(desk.findings[key], key=lambda finding: finding.leak)
+        able = [finding for finding in desk.findings[key] if not finding.case.attack.peels_blocks]
+        if not able:
+            return {"passed": None, "what": f"{what} (not run: only attacks that peel blocks were asked for)"}
+        strongest = max(able, key=lambda finding: finding.leak)
         own = tuple(target.record["feature_shape"])
         planted = _stand_in(controls.canary(target.split, own, classes), f"canary of {key}", own, desk)
         value = desk.attack(planted, strongest.case.attack, strongest.case.seed).leak

@@ -223,6 +223,7 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         splits = index.splits(data)
     assert architecture is not None
     names, compute = _checked_cuts(config, architecture, splits)
+    _require_suited(attacks, architecture, splits, names)
     order = torch.randperm(len(splits.heldout), generator=seeds.generator(0, "victims"))
     for defense in defenses:
         attacks = _with_adaptive(attacks, defense, threat)
@@ -302,6 +303,18 @@ def _checked_cuts(
             reason = "does not separate the network" if cut in names else "is no layer"
             raise UsageError(f"{label(architecture)}: {cut!r} {reason}; cuts: {', '.join(near)} (see `leakscope cuts`)")
     return wanted, {cut: compute[cut] for cut in wanted}
+
+
+def _require_suited(attacks: list[Attack], architecture: Architecture, splits: Splits, names: list[str]) -> None:
+    """Refuse attacks that cannot run on this network, before anything is trained."""
+    with seeds.ambient(0, "plan"):
+        model = instantiate(architecture, splits.private.shape, len(splits.private.classes)).eval()
+    for cut in names:
+        split = SplitModel(model, cut, normalize=architecture.normalization())
+        for attack in attacks:
+            reason = attack.unsuited(split, splits.private.shape)
+            if reason is not None:
+                raise UsageError(f"{attack.kind_name}: {reason}")
 
 
 def resolved_config(plan: Plan) -> dict[str, Any]:
