@@ -44,7 +44,10 @@ Model = Annotated[
     _option("--model", help="Network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY.", panel=_TARGET),
 ]
 Weights = Annotated[
-    Path | None, _option("--weights", help="Trained weights (safetensors); nothing is trained then.", panel=_TARGET)
+    Path | None,
+    _option(
+        "--weights", help="Weights (safetensors) to audit as they are; --epochs trains them further.", panel=_TARGET
+    ),
 ]
 Cut = Annotated[
     list[str] | None, _option("--cut", help="Layer to cut at; repeat for several. See `cuts`.", panel=_TARGET)

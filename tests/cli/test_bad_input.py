@@ -83,6 +83,7 @@ def _cases(tmp: Path) -> dict[str, tuple[list[str], str]]:
         "seed of set": (["--set", "victims"], "name=value"),
         "scale": (["--scale", "tiny"], "scale"),
         "option": (["--epoch", "3"], "--epochs"),
+        "idle defence": (["--epochs", "0", "--defense", "mixcon"], "training only"),
         "threat": (["--set", "threat.access=[labels]", "--attack", "ridge"], "grants: labels"),
     }
 
@@ -90,7 +91,7 @@ def _cases(tmp: Path) -> dict[str, tuple[list[str], str]]:
 NAMES = [
     "attack", "defence", "cut", "dataset", "model", "torchvision", "shape", "truncated", "pickle", "no weights",
     "empty folder", "one class", "mixed sizes", "nan", "index", "yaml key", "nested yaml key", "output", "gate",
-    "metric of gate", "device", "seed of set", "scale", "option", "threat",
+    "metric of gate", "device", "seed of set", "scale", "option", "idle defence", "threat",
 ]  # fmt: skip
 
 

@@ -44,14 +44,13 @@ class Workplace:
 
 
 def target_plan(plan: Plan, cut: str, defense: Any, seed: int) -> TargetPlan:
-    training = plan.config.training
     return TargetPlan(
         splits=plan.splits.digest(),
         model=describe(plan.architecture),
         weights=plan.weights_digest,
         cut=cut,
         defense=defense,
-        training=describe(training) if plan.weights is None else {"epochs": 0},
+        training=describe(plan.config.training),
         seed=seed,
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from leakscope.auditing.suite import suite
 from leakscope.auditing.verdict import Gate
@@ -67,7 +67,9 @@ class AuditConfig(BaseModel):
     splits: SplitPlan = Field(default_factory=SplitPlan, description="sizes of private, heldout and public")
     split_index: Path | None = Field(None, description="a file of split indices, instead of drawing them")
     model: Spec = Field("convnet", description="a network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY")
-    weights: Path | None = Field(None, description="trained weights (safetensors); nothing is trained then")
+    weights: Path | None = Field(
+        None, description="weights (safetensors) to audit; trained further only when training.epochs says so"
+    )
     cuts: list[str] = Field(default_factory=list, description="layers to cut at; the model's own when empty")
     defenses: list[Spec | list[Spec]] = Field(default_factory=_no_defense)
     attacks: str | list[Spec] = Field("", description="a suite (quick, full) or a list; by evidence when empty")
@@ -81,6 +83,16 @@ class AuditConfig(BaseModel):
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict, description="named overrides for --scale")
 
     _source: Path | None = PrivateAttr(None)  # the file it was read from
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given_weights_stay(cls, tree: Any) -> Any:
+        """Weights that are given are audited as they are, unless epochs are asked for by name."""
+        if isinstance(tree, dict) and tree.get("weights") is not None:
+            training = tree.get("training") or {}
+            if isinstance(training, dict) and "epochs" not in training:
+                return {**tree, "training": {**training, "epochs": 0}}
+        return tree
 
     @classmethod
     def read(cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None) -> AuditConfig:
@@ -207,6 +219,13 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
     if metrics and "leak" not in computed:
         problems.append("metrics must include 'leak': floors, controls and flags are built on it")
     gate = attempt(Gate.parse, config.gate, computed) if config.gate else None
+    if config.training.epochs == 0:
+        problems += [
+            f"{part.kind_name} acts in training only; ask for epochs, or choose a defence of the release"
+            for defense in defenses
+            for part in members(defense)
+            if part.kind_name != "none" and not _acts_without_training(part)
+        ]
     if config.weights is not None and not config.weights.exists():
         problems.append(f"no weights at {config.weights}; give a safetensors file")
     if problems:
@@ -250,6 +269,11 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         gate=gate,
         data_root=config.data_root,
     )
+
+
+def _acts_without_training(defense: Defense) -> bool:
+    """Whether a defence changes what leaves the client even when nothing is trained."""
+    return any(getattr(type(defense), hook) is not getattr(Defense, hook) for hook in ("release", "rebuild"))
 
 
 def _data_name(config: AuditConfig) -> str:
