@@ -14,7 +14,8 @@ from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.data.images import from_torch
 from leakscope.models.given import Given
-from leakscope.pipeline.audit import Audit, run_audit
+from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.document import Audit
 from leakscope.pipeline.execute import Workplace
 from leakscope.pipeline.folder import write_folder
 from leakscope.pipeline.plan import AuditConfig, make_plan

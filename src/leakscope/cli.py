@@ -13,6 +13,33 @@ from typing import Annotated, Any
 import typer
 
 from leakscope.core.errors import UsageError
+from leakscope.options import (
+    RUN,
+    AttackName,
+    Config,
+    Cut,
+    Data,
+    DataRoot,
+    DefenseName,
+    Device,
+    DryRun,
+    Epochs,
+    Evidence,
+    Gate,
+    Json,
+    Model,
+    Out,
+    Quiet,
+    Resize,
+    Scale,
+    Seed,
+    Set,
+    StorePath,
+    Threads,
+    Victims,
+    Weights,
+    option,
+)
 
 app = typer.Typer(
     name="leakscope",
@@ -23,65 +50,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-_TARGET, _ATTACK, _RUN = "The target", "The attacker", "The run"
-
-
-def _option(*names: str, help: str, panel: str, **kwargs: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **kwargs)
-
-
-Config = Annotated[Path | None, typer.Argument(help="A YAML configuration; options below override it.")]
-Data = Annotated[
-    str | None, _option("--data", help="Data set: a name, folder:PATH, npz:PATH.  [mnist5k]", panel=_TARGET)
-]
-DataRoot = Annotated[
-    Path | None, _option("--data-root", help="Where data files live.", panel=_TARGET, envvar="LEAKSCOPE_DATA")
-]
-Resize = Annotated[int | None, _option("--resize", help="Resize pictures to this side.", panel=_TARGET)]
-Model = Annotated[
-    str | None,
-    _option("--model", help="Network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY.", panel=_TARGET),
-]
-Weights = Annotated[
-    Path | None,
-    _option(
-        "--weights", help="Weights (safetensors) to audit as they are; --epochs trains them further.", panel=_TARGET
-    ),
-]
-Cut = Annotated[
-    list[str] | None, _option("--cut", help="Layer to cut at; repeat for several. See `cuts`.", panel=_TARGET)
-]
-DefenseName = Annotated[
-    list[str] | None,
-    _option("--defense", help="none, gaussian:sigma=0.5, dropout:p=0.2+topk …; repeat.", panel=_TARGET),
-]
-Epochs = Annotated[int | None, _option("--epochs", help="Epochs of training; 0 audits as it is.", panel=_TARGET)]
-AttackName = Annotated[
-    list[str] | None,
-    _option(
-        "--attack", help="A suite (quick, full) or attacks, such as decoder:capacity=large; repeat.", panel=_ATTACK
-    ),
-]
-Victims = Annotated[int | None, _option("--victims", help="How many held-out pictures are attacked.", panel=_ATTACK)]
-Evidence = Annotated[str | None, _option("--evidence", help="Evidence level to work for: E0, E1 or E2.", panel=_ATTACK)]
-Gate = Annotated[
-    str | None, _option("--gate", help='What may leak at most: "leak<=0.2", "ssim<=0.5 at E1".', panel=_ATTACK)
-]
-Scale = Annotated[str | None, _option("--scale", help="A named preset of the configuration file.", panel=_RUN)]
-Set = Annotated[
-    list[str] | None, _option("--set", help="Any setting, dotted: --set training.batch=32; repeat.", panel=_RUN)
-]
-Seed = Annotated[list[int] | None, _option("--seed", help="Seed; repeat for several.", panel=_RUN)]
-Device = Annotated[str, _option("--device", help="auto, cpu, cuda, cuda:1 …", panel=_RUN)]
-StorePath = Annotated[
-    Path, _option("--store", help="Where finished stages are kept.", panel=_RUN, envvar="LEAKSCOPE_STORE")
-]
-Out = Annotated[Path, _option("--out", help="Folder for the report.", panel=_RUN)]
-Json = Annotated[bool, _option("--json", help="Print machine-readable JSON.", panel=_RUN)]
-Quiet = Annotated[bool, _option("--quiet", help="Print only the result.", panel=_RUN)]
-DryRun = Annotated[bool, _option("--dry-run", help="Check everything, compute nothing.", panel=_RUN)]
-Threads = Annotated[int | None, _option("--threads", help="CPU threads.", panel=_RUN)]
 
 
 def _settings(given: dict[str, Any], extra: list[str] | None) -> dict[str, Any]:
@@ -230,9 +198,7 @@ def train(
     seed: Seed = None,
     device: Device = "auto",
     store: StorePath = Path("runs/store"),
-    save: Annotated[
-        Path | None, _option("--save", help="Also write the weights here (safetensors).", panel=_RUN)
-    ] = None,
+    save: Annotated[Path | None, option("--save", help="Also write the weights here (safetensors).", panel=RUN)] = None,
     json_: Json = False,
     quiet: Quiet = False,
     dry_run: DryRun = False,
@@ -295,7 +261,7 @@ def attack(
     device: Device = "auto",
     store: StorePath = Path("runs/store"),
     out: Annotated[
-        Path | None, _option("--out", help="Write reconstructions (safetensors, PNG sheet) here.", panel=_RUN)
+        Path | None, option("--out", help="Write reconstructions (safetensors, PNG sheet) here.", panel=RUN)
     ] = None,
     json_: Json = False,
     quiet: Quiet = False,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
-from leakscope.pipeline.audit import Audit
+from leakscope.pipeline.document import Audit
 from leakscope.report import write as write_report
 
 

@@ -1,0 +1,63 @@
+"""Options that several commands share, each with the help that teaches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+TARGET, ATTACKER, RUN = "The target", "The attacker", "The run"
+
+
+def option(*names: str, help: str, panel: str, **kwargs: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **kwargs)
+
+
+Config = Annotated[Path | None, typer.Argument(help="A YAML configuration; options below override it.")]
+Data = Annotated[str | None, option("--data", help="Data set: a name, folder:PATH, npz:PATH.  [mnist5k]", panel=TARGET)]
+DataRoot = Annotated[
+    Path | None, option("--data-root", help="Where data files live.", panel=TARGET, envvar="LEAKSCOPE_DATA")
+]
+Resize = Annotated[int | None, option("--resize", help="Resize pictures to this side.", panel=TARGET)]
+Model = Annotated[
+    str | None,
+    option("--model", help="Network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY.", panel=TARGET),
+]
+Weights = Annotated[
+    Path | None,
+    option("--weights", help="Weights (safetensors) to audit as they are; --epochs trains them further.", panel=TARGET),
+]
+Cut = Annotated[
+    list[str] | None, option("--cut", help="Layer to cut at; repeat for several. See `cuts`.", panel=TARGET)
+]
+DefenseName = Annotated[
+    list[str] | None,
+    option("--defense", help="none, gaussian:sigma=0.5, dropout:p=0.2+topk …; repeat.", panel=TARGET),
+]
+Epochs = Annotated[int | None, option("--epochs", help="Epochs of training; 0 audits as it is.", panel=TARGET)]
+AttackName = Annotated[
+    list[str] | None,
+    option(
+        "--attack", help="A suite (quick, full) or attacks, such as decoder:capacity=large; repeat.", panel=ATTACKER
+    ),
+]
+Victims = Annotated[int | None, option("--victims", help="How many held-out pictures are attacked.", panel=ATTACKER)]
+Evidence = Annotated[str | None, option("--evidence", help="Evidence level to work for: E0, E1 or E2.", panel=ATTACKER)]
+Gate = Annotated[
+    str | None, option("--gate", help='What may leak at most: "leak<=0.2", "ssim<=0.5 at E1".', panel=ATTACKER)
+]
+Scale = Annotated[str | None, option("--scale", help="A named preset of the configuration file.", panel=RUN)]
+Set = Annotated[
+    list[str] | None, option("--set", help="Any setting, dotted: --set training.batch=32; repeat.", panel=RUN)
+]
+Seed = Annotated[list[int] | None, option("--seed", help="Seed; repeat for several.", panel=RUN)]
+Device = Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 …", panel=RUN)]
+StorePath = Annotated[
+    Path, option("--store", help="Where finished stages are kept.", panel=RUN, envvar="LEAKSCOPE_STORE")
+]
+Out = Annotated[Path, option("--out", help="Folder for the report.", panel=RUN)]
+Json = Annotated[bool, option("--json", help="Print machine-readable JSON.", panel=RUN)]
+Quiet = Annotated[bool, option("--quiet", help="Print only the result.", panel=RUN)]
+DryRun = Annotated[bool, option("--dry-run", help="Check everything, compute nothing.", panel=RUN)]
+Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=RUN)]

@@ -1,0 +1,195 @@
+"""The document of a finished audit: what audit.json says, and the pictures that go with it."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.auditing.floors import FLOORS
+from leakscope.auditing.verdict import evidence, judge
+from leakscope.core.attack import Attack
+from leakscope.core.defense import Defense, members
+from leakscope.core.spec import label
+from leakscope.pipeline.desk import Desk, Finding
+from leakscope.pipeline.execute import Target, score, summaries, target_plan
+from leakscope.pipeline.plan import Plan, resolved_config
+
+SCHEMA = "leakscope/audit/1"
+
+
+@dataclass
+class Audit:
+    """A finished audit: the document and the pictures that go with it."""
+
+    document: dict[str, Any]
+    pictures: dict[str, Tensor]
+
+    @property
+    def verdict(self) -> str:
+        return str(self.document["verdict"])
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.document["exit_code"])
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = self.document["results"]
+        return results
+
+
+def _worst_case(plan: Plan, findings: list[Finding]) -> dict[str, dict[str, float]]:
+    """For each picture the attack that rebuilt it best; summarised over pictures."""
+    merged = {}
+    for metric in plan.metrics:
+        if metric.of_set:
+            continue
+        stacked = torch.stack([finding.values[metric.name] for finding in findings])
+        merged[metric.name] = stacked.amax(0) if metric.more_leak == "high" else stacked.amin(0)
+    return summaries(merged, plan.metrics)
+
+
+def _adaptive(defense: Defense, attacks: list[Attack]) -> bool:
+    """Whether every part of a defence meets an attack made against it."""
+    present = {attack.kind_name for attack in attacks}
+    return all(part.kind_name == "none" or present & set(part.adaptive) for part in members(defense))
+
+
+def _evidence_conditions(desk: Desk, passed: dict[str, Any], flat_budget: bool | None) -> dict[str, Any]:
+    plan = desk.plan
+    return {
+        "E0": [("at least one attack", bool(plan.attacks)), ("floors subtracted", True)],
+        "E1": [
+            ("the full suite of attacks", plan.suite == "full"),
+            (f"three seeds (here {len(plan.seeds)})", len(plan.seeds) >= 3),
+            ("positive control passed", passed["positive"]["passed"]),
+            ("negative control passed", passed["negative"]["passed"]),
+        ],
+        "E2": [
+            ("an attack made against each defence", all(_adaptive(d, plan.attacks) for d in plan.defenses)),
+            ("canary found", bool(passed["canary"]["passed"])),
+            ("twice the budget does not help", bool(flat_budget)),
+        ],
+        "E3": [("an outside attack or a stated bound", False)],
+    }
+
+
+def finished(desk: Desk, passed: dict[str, Any], flat_budget: bool | None, command: str, started: float) -> Audit:
+    plan = desk.plan
+    targets = []
+    for key, target in desk.targets.items():
+        findings = desk.findings[key]
+        shown = {name: value for name, value in target.record.items() if name != "plan"}
+        strongest = max(findings, key=lambda finding: finding.leak)
+        trained = desk.place.store.get("trained", _trained_key(desk, target))
+        targets.append(
+            {
+                "key": key,
+                **shown,
+                "notes": trained.record["notes"] if trained else {},
+                "strongest": strongest.row["attack"],
+                "worst_case": _worst_case(plan, findings),
+            }
+        )
+    raised = [flag.as_dict() for flag in dict.fromkeys(desk.flags)]
+    reached = evidence(_evidence_conditions(desk, passed, flat_budget))
+    verdict = judge(targets, raised, reached, plan.gate)
+    shown_pictures, tensors = _pictures(desk)
+    results = [finding.row for findings in desk.findings.values() for finding in findings]
+    document = {
+        "schema": SCHEMA,
+        "verdict": verdict.status,
+        "sentence": verdict.sentence,
+        "reasons": verdict.reasons,
+        "gate": verdict.gate,
+        "exit_code": verdict.exit_code,
+        "evidence": reached.level,
+        "evidence_detail": {"met": reached.met, "missing": reached.missing},
+        "seconds": round(time.monotonic() - started, 2),
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "threat": {
+            "access": sorted(plan.threat.access),
+            "public_data": plan.threat.public_data,
+            "knows_defense": plan.threat.knows_defense,
+            "queries": plan.threat.queries,
+            "goal": "rebuild the picture a user sent",
+        },
+        "data": {
+            "name": plan.data_name,
+            "shape": list(plan.splits.private.shape),
+            "classes": len(plan.splits.private.classes),
+            **{name: {"images": len(part), "digest": part.digest()} for name, part in vars(plan.splits).items()},
+            "victims": len(plan.victims),
+        },
+        "config": resolved_config(plan),
+        "versions": {
+            "leakscope": version("leakscope"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "targets": targets,
+        "results": results,
+        "metrics": {
+            **{m.name: {"more_leak": m.more_leak, "what": _first_line(m)} for m in plan.metrics},
+            **{name: {"more_leak": None, "unavailable": why} for name, why in plan.unavailable.items()},
+        },
+        "floors": _floors(plan),
+        "controls": passed,
+        "flags": raised,
+        "pictures": shown_pictures,
+    }
+    return Audit(document, tensors)
+
+
+def _trained_key(desk: Desk, target: Target) -> str:
+    defense = next(d for d in desk.plan.defenses if label(d) == target.record["defense"])
+    return target_plan(desk.plan, target.record["cut"], defense, target.record["seed"]).trained_key
+
+
+def _first_line(method: object) -> str:
+    return (type(method).__doc__ or "").strip().splitlines()[0]
+
+
+def _floors(plan: Plan) -> dict[str, dict[str, dict[str, float]]]:
+    public, victims = plan.splits.public, plan.victims
+    metrics = [metric for metric in plan.metrics if not metric.of_set]
+    return {
+        name: summaries(score(guess(public, victims), victims, public, metrics, plan.data_root), metrics)
+        for name, guess in FLOORS.items()
+    }
+
+
+#: Pictures shown: four at each end and four in the middle of the ranking, by rule.
+SHOWN = 4
+
+
+def _pictures(desk: Desk) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """For every result the pictures at the most leaked decile, the median and the least leaked decile."""
+    if not desk.plan.victims.pixels:
+        return {}, {}
+    described, tensors = {}, {}
+    for findings in desk.findings.values():
+        for finding in findings:
+            leak = finding.values["leak"]
+            order = leak.argsort(descending=True)
+            count = len(order)
+            each = min(SHOWN, max(1, count // 3))
+            starts = {"most leaked": count // 10, "median": count // 2, "least leaked": count - count // 10}
+            chosen, groups = [], []
+            for group, centre in starts.items():
+                first = min(max(centre - each // 2, 0), count - each)
+                chosen += order[first : first + each].tolist()
+                groups += [group] * each
+            index = torch.tensor(chosen)
+            described[finding.key] = {"groups": groups, "leak": leak[index].tolist(), "victims": chosen}
+            for name, images in (("truth", desk.plan.victims.images), ("guess", finding.guess)):
+                tensors[f"{name}/{finding.key}"] = (images[index] * 255).round().to(torch.uint8)
+    return described, tensors
