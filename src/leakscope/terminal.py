@@ -121,7 +121,7 @@ def print_audit(document: dict[str, Any], out: Path) -> None:
     console.print(f"[bold {colour}]{document['verdict'].upper()}[/] at evidence {document['evidence']}", end=": ")
     console.print(document["sentence"], markup=False)
     for reason in document["reasons"]:
-        console.print(f"  because: {reason}", markup=False)
+        console.print(f"  doubt: {reason}", markup=False)
     console.print(f"report: {out / 'report.html'}", markup=False)
     console.print(f"The audit took {document['seconds']:.0f} s.", markup=False)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.auditing.controls import PixelPath, canary, identity_control, residual_control
+from leakscope.auditing.controls import PixelPath, canary, easy_pictures, identity_control, residual_control
 from leakscope.auditing.floors import FLOORS, class_means
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
@@ -87,3 +87,12 @@ def test_the_residual_control_has_exactly_one_inverse() -> None:
             guess = guess + y - block(guess)
         y = guess
     torch.testing.assert_close(y, x, atol=1e-5, rtol=0)
+
+
+def test_easy_pictures_have_few_degrees_of_freedom() -> None:
+    pictures = easy_pictures(200, (3, 32, 32), "public")
+    assert pictures.images.min() >= 0
+    assert pictures.images.max() <= 1
+    flat = pictures.images.flatten(1)
+    assert torch.linalg.matrix_rank(flat - flat.mean(0), rtol=1e-4) <= 3 * 16
+    assert not torch.equal(pictures.images, easy_pictures(200, (3, 32, 32), "victims").images)

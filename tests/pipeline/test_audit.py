@@ -222,3 +222,14 @@ def test_an_attack_that_does_not_suit_is_refused_before_training(tmp_path: Path)
     with pytest.raises(UsageError, match="no residual block"):
         _audit(tmp_path, attacks=["peel-exact"])
     assert not Store(tmp_path).keys("trained")
+
+
+def test_too_little_public_data_is_weak_not_broken(tmp_path: Path) -> None:
+    few = {"splits": {"private": 200, "heldout": 40, "public": 20}, "training": {"epochs": 1}, "attacks": ["ridge"]}
+    document = _audit(tmp_path / "a", **few)
+    # Twenty pictures do not span 64 pixels: ridge works, but cannot learn these.
+    assert not document["controls"]["positive"]["passed"]
+    assert {flag["id"] for flag in document["flags"]} >= {"weak-on-control"}
+    assert document["verdict"] == "measured"
+    leak = document["targets"][0]["worst_case"]["leak"]["high"]
+    assert _audit(tmp_path / "b", **few, gate=f"leak<={leak + 0.01}")["verdict"] == "inconclusive"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core import seeds
+from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense
 from leakscope.core.model import SplitModel
 
@@ -60,6 +61,15 @@ def identity_control(feature_shape: tuple[int, ...], classes: int) -> SplitModel
     model.add_module("path", PixelPath(feature_shape))
     model.add_module("head", _Scores(classes))
     return SplitModel(model, "path").eval()
+
+
+def easy_pictures(count: int, shape: tuple[int, int, int], name: str) -> ImageSet:
+    """Smooth pictures of few degrees of freedom, which any working attack learns to rebuild from little data."""
+    channels, height, width = shape
+    rng = seeds.generator(0, "easy pictures", name)
+    coarse = torch.rand(count, channels, min(4, height), min(4, width), generator=rng)
+    images = F.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False)
+    return ImageSet(images.contiguous(), torch.arange(count) % 2, ("even", "odd"))
 
 
 class _Contraction(nn.Module):

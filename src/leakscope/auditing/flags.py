@@ -19,6 +19,7 @@ class Rule:
 
 RULES: dict[str, Rule] = {
     "control-failed": Rule("blocks", "The attack could not invert an encoder that sends the picture itself, so its failure elsewhere says nothing."),
+    "weak-on-control": Rule("blocks", "The attack inverts a lossless encoder of easy pictures but not of these: it needs more public pictures or more steps, and what it rebuilt is a lower bound."),
     "canary-missed": Rule("blocks", "The attack missed a lossless copy of the picture planted beside the defended features."),
     "negative-control": Rule("blocks", "Reconstructions fit pictures of other victims: the evaluation itself leaks."),
     "attack-diverged": Rule("blocks", "Some reconstructions were not finite and fell back to the starting picture."),

@@ -41,18 +41,9 @@ def run_audit(plan: Plan, place: Workplace, *, command: str) -> Audit:
 def _controls(desk: Desk) -> dict[str, Any]:
     """Positive control for every attack, negative control for every result, canary when E2 is wanted."""
     plan = desk.plan
-    first = next(iter(desk.targets.values()))
-    shape = tuple(first.record["feature_shape"])
+    shape = tuple(next(iter(desk.targets.values())).record["feature_shape"])
     classes = len(plan.splits.private.classes)
-    identity = _stand_in(controls.identity_control(shape, classes), "identity", shape, desk)
-    picture = plan.splits.private.shape
-    residual = _stand_in(controls.residual_control(picture, classes), "residual", picture, desk)
-    inverted = {}
-    for attack in plan.attacks:
-        stand_in = residual if attack.peels_blocks else identity
-        inverted[label(attack)] = desk.attack(stand_in, attack, plan.seeds[0]).leak
-        if inverted[label(attack)] < controls.POSITIVE_LEAK:
-            desk.flags.append(Flag("control-failed", label(attack)))
+    inverted = {label(attack): _inverts_control(desk, attack, shape, classes) for attack in plan.attacks}
 
     fits_others = 0.0
     for findings in desk.findings.values():
@@ -79,6 +70,28 @@ def _controls(desk: Desk) -> dict[str, Any]:
         },
         "canary": _canary(desk, shape, classes),
     }
+
+
+def _inverts_control(desk: Desk, attack: Attack, shape: tuple[int, ...], classes: int) -> float:
+    """Leak of an attack on an encoder that hides nothing; raises a flag when it is too low.
+
+    An attack that fails on the audit's own pictures gets easy ones: succeeding there it works, but was
+    given too little to learn these; failing there too, it is broken.
+    """
+    picture, seed = desk.plan.splits.private.shape, desk.plan.seeds[0]
+    split = controls.identity_control(shape, classes)
+    name, size = "identity", shape
+    if attack.peels_blocks:
+        split = controls.residual_control(picture, classes)
+        name, size = "residual", picture
+    leak = desk.attack(_stand_in(split, name, size, desk), attack, seed).leak
+    if leak < controls.POSITIVE_LEAK:
+        public = controls.easy_pictures(min(len(desk.plan.splits.public), 1000), picture, "public")
+        victims = controls.easy_pictures(len(desk.plan.victims), picture, "victims")
+        easy = _stand_in(split, f"{name}, easy pictures", size, desk)
+        works = desk.attack(easy, attack, seed, public=public, victims=victims).leak >= controls.POSITIVE_LEAK
+        desk.flags.append(Flag("weak-on-control" if works else "control-failed", label(attack)))
+    return leak
 
 
 def _canary(desk: Desk, shape: tuple[int, ...], classes: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakscope.auditing.flags import Flag
 from leakscope.core.attack import Attack
+from leakscope.core.data import ImageSet
 from leakscope.core.spec import label
 from leakscope.pipeline.execute import Case, Target, Workplace, run_attack, run_scores, summaries
 from leakscope.pipeline.plan import Plan
@@ -45,9 +46,18 @@ class Desk:
     targets: dict[str, Target] = field(default_factory=dict)
     flags: list[Flag] = field(default_factory=list)
 
-    def attack(self, target: Target, attack: Attack, seed: int) -> Finding:
+    def attack(
+        self,
+        target: Target,
+        attack: Attack,
+        seed: int,
+        *,
+        public: ImageSet | None = None,
+        victims: ImageSet | None = None,
+    ) -> Finding:
+        """One attack on the plan's pictures, or, for a control, on others."""
         plan = self.plan
-        case = Case(target, attack, plan.threat, plan.splits.public, plan.victims, seed)
+        case = Case(target, attack, plan.threat, public or plan.splits.public, victims or plan.victims, seed)
         attack_key, guess, notes = run_attack(case, self.place)
         key, values = run_scores(attack_key, guess, case, plan.metrics, plan.data_root, self.place)
         row = {
