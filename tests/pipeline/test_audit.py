@@ -156,7 +156,9 @@ def test_e2_runs_canary_and_budget(tmp_path: Path) -> None:
     )
     assert document["controls"]["canary"]["passed"] is not None
     assert document["evidence"] == "E0"  # not the full suite, not three seeds
-    assert any("three seeds" in text for text in document["evidence_detail"]["missing"])
+    missing = document["evidence_detail"]["missing"]
+    assert any("three seeds" in text for text in missing)
+    assert any("undefended twin" in text for text in missing)  # only a defended target was audited
 
 
 def test_points_that_are_not_pictures_are_audited_too(tmp_path: Path) -> None:

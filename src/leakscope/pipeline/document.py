@@ -71,6 +71,8 @@ def _evidence_conditions(desk: Desk, passed: dict[str, Any], flat_budget: bool |
             (f"three seeds (here {len(plan.seeds)})", len(plan.seeds) >= 3),
             ("positive control passed", passed["positive"]["passed"]),
             ("negative control passed", passed["negative"]["passed"]),
+            # Without it nobody can tell what the defence cost, or whether it hid anything.
+            ("an undefended twin beside every defence", any(d.kind_name == "none" for d in plan.defenses)),
         ],
         "E2": [
             ("an attack made against each defence", all(_adaptive(d, plan.attacks) for d in plan.defenses)),
