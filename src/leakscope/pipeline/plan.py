@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from torch import nn
 
 from leakscope.auditing.suite import suite
 from leakscope.auditing.verdict import Gate
@@ -241,8 +242,12 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         index = config.splits.index(data, seed=0)
         splits = index.splits(data)
     assert architecture is not None
-    names, compute = _checked_cuts(config, architecture, splits)
-    _require_suited(attacks, architecture, splits, names)
+    with seeds.ambient(0, "plan"):
+        model = instantiate(architecture, splits.private.shape, len(splits.private.classes)).eval()
+    if config.weights is not None:
+        load_weights(model, config.weights)
+    names, compute = _checked_cuts(config, architecture, model, splits)
+    _require_suited(attacks, architecture, model, splits, names)
     order = torch.randperm(len(splits.heldout), generator=seeds.generator(0, "victims"))
     for defense in defenses:
         attacks = _with_adaptive(attacks, defense, threat)
@@ -307,13 +312,9 @@ def _with_adaptive(attacks: list[Attack], defense: Defense, threat: ThreatModel)
 
 
 def _checked_cuts(
-    config: AuditConfig, architecture: Architecture, splits: Splits
+    config: AuditConfig, architecture: Architecture, model: nn.Module, splits: Splits
 ) -> tuple[list[str], dict[str, float]]:
     """The cuts to audit and the share of compute before each; refuses layers that do not separate."""
-    with seeds.ambient(0, "plan"):
-        model = instantiate(architecture, splits.private.shape, len(splits.private.classes))
-    if config.weights is not None:
-        load_weights(model, config.weights)
     found = cuts(model, splits.public.images[:2], architecture.normalization())
     compute = {cut.name: cut.compute for cut in found}
     wanted = config.cuts or [cut for cut in architecture.default_cuts if cut in compute]
@@ -329,10 +330,10 @@ def _checked_cuts(
     return wanted, {cut: compute[cut] for cut in wanted}
 
 
-def _require_suited(attacks: list[Attack], architecture: Architecture, splits: Splits, names: list[str]) -> None:
+def _require_suited(
+    attacks: list[Attack], architecture: Architecture, model: nn.Module, splits: Splits, names: list[str]
+) -> None:
     """Refuse attacks that cannot run on this network, before anything is trained."""
-    with seeds.ambient(0, "plan"):
-        model = instantiate(architecture, splits.private.shape, len(splits.private.classes)).eval()
     for cut in names:
         split = SplitModel(model, cut, normalize=architecture.normalization())
         for attack in attacks:
