@@ -1,0 +1,32 @@
+"""Public pictures against generated ones, under one of the losses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakscope.priors._game import Batches, Players, Rules
+from leakscope.priors._losses import Loss
+
+
+class Duel(Rules):
+    """The penalty is taken every `every`-th step and weighted up by as much."""
+
+    def __init__(self, loss: Loss, batches: Batches, latent: int, penalty: float, every: int) -> None:
+        self.loss, self.batches, self.latent = loss, batches, latent
+        self.penalty, self.every = penalty, every
+
+    def _fake(self, players: Players, rng: torch.Generator) -> Tensor:
+        z = torch.randn(self.batches.size, self.latent, generator=rng, device=rng.device)
+        images: Tensor = players.generator(z)
+        return images
+
+    def critic_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
+        real, fake = self.batches.draw(rng), self._fake(players, rng)
+        loss = self.loss.critic(players.critic(real), players.critic(fake))
+        if self.penalty and step % self.every == 0:
+            loss = loss + self.penalty * self.every * self.loss.penalty(players.critic, real, fake, rng)
+        return loss
+
+    def generator_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
+        return self.loss.generator(players.critic(self._fake(players, rng))).mean()

@@ -1,0 +1,192 @@
+"""A small style generator: a W space without a downloaded StyleGAN."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core import seeds
+from leakscope.core.data import ImageSet
+from leakscope.core.prior import PRIORS, Generator, Prior, PriorState, Scores
+from leakscope.core.spec import describe, digest
+from leakscope.priors._convolutional import Critic, ladder, settled
+from leakscope.priors._duel import Duel
+from leakscope.priors._game import Batches, Pace, Players, play
+from leakscope.priors._losses import LOSSES
+from leakscope.priors._mapping import Mapping
+from leakscope.priors._modulation import GAIN, SLOPE, ScaledLinear, demodulation
+from leakscope.priors._opening import imitate_components
+from leakscope.priors._pictures import fitting, require_size
+from leakscope.priors._styled import StyledGenerator
+
+_AVERAGED = 8192  # latents behind the mean style
+_MAPPING_RATE = 0.1  # the mapping network learns slower than the rest; 0.01 in StyleGAN, over far more steps
+
+
+@PRIORS.register("style")
+@dataclass(frozen=True)
+class Style(Prior):
+    """A mapping network z ↦ w and modulated convolutions that read w at every size.
+
+    w = LReLU_{0.2}(W_d(… LReLU_{0.2}(W_1 z/‖z‖))); each layer convolves with weights w_oi·s_i(w), scaled to
+    unit norm. The equations of each `loss` are in `_losses`.
+
+    Karras et al., "Analyzing and improving the image quality of StyleGAN", 2020.
+
+    Differs from the paper: two mapping layers, one convolution a size (transposed, 4×4, without a filter
+    behind it), colours not modulated, no noise inputs, no path-length penalty, the critic of `dcgan`; 0.2
+    million weights rather than thirty.
+    """
+
+    loss: Literal["hinge", "logistic", "wgan-gp"] = "hinge"
+    width: int = 24
+    latent: int = 64
+    depth: int = 2  # layers of the mapping network
+    size: int | None = None  # of the pictures; None: that of the public ones
+    steps: int = 1200
+    batch: int = 32
+    learning_rate: float = 5e-4
+    penalty: float = 0.5
+    penalty_every: int = 8
+    average: float = 0.995
+    opening: int = 300  # steps of imitating the principal components first; 0: none
+
+    has_critic: ClassVar[bool] = True
+    has_mapping: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.latent, self.depth, self.penalty_every) < 1:
+            raise ValueError("width, latent, depth and penalty_every must be 1 or more")
+        if self.steps < 0 or self.opening < 0 or self.batch < 2:
+            raise ValueError("steps and opening must be 0 or more and batch 2 or more")
+        if self.learning_rate <= 0 or self.penalty < 0 or not 0 <= self.average < 1:
+            raise ValueError("learning_rate must be positive, penalty 0 or more and average in [0, 1)")
+
+    def require(self, shape: tuple[int, int, int]) -> None:
+        ladder(shape)
+        require_size(self.kind_name, self.size, shape)
+
+    def fit(
+        self,
+        public: ImageSet,
+        rng: torch.Generator,
+        *,
+        device: torch.device,
+        checkpoint: Path | None = None,
+        scores: Scores | None = None,
+        start: PriorState | None = None,
+    ) -> PriorState:
+        del scores, start
+        images = fitting(self, public)
+        seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
+        with seeds.ambient(seed, "networks"):
+            players = Players(self._network(public.shape), Critic(public.shape, self.width, normalized=False))
+        players = settled(players, device)
+        batches = Batches(images, self.batch, device)
+        rules = Duel(LOSSES[self.loss], batches, self.latent, self.penalty, self.penalty_every)
+        pace = Pace(self.steps, 1, self.learning_rate, self.average)
+        identity = digest([describe(self), public.digest(), seed])
+        opening = partial(
+            imitate_components, players, images,
+            latent=self.latent, steps=self.opening, batch=self.batch, seed=seed,
+        )  # fmt: skip
+        course = play(
+            players, rules, pace,
+            seed=seed, name="style", identity=identity, checkpoint=checkpoint, opening=opening,
+        )  # fmt: skip
+        average = players.average
+        assert isinstance(average, StyleNetwork)
+        average.find_mean_style(torch.randn(_AVERAGED, self.latent, generator=seeds.generator(seed, "mean style")))
+        tensors = {
+            f"{part}.{name}": tensor.contiguous()
+            for part, network in (("network", average), ("critic", players.critic))
+            for name, tensor in network.state_dict().items()
+        }
+        return PriorState(tensors, {"shape": list(public.shape), **course.notes()})
+
+    def _network(self, shape: tuple[int, int, int]) -> StyleNetwork:
+        return StyleNetwork(shape, self.latent, self.width, self.depth)
+
+    def generator(self, state: PriorState, device: torch.device) -> Generator:
+        network = self._network(state.shape)
+        critic = Critic(state.shape, self.width, normalized=False)
+        for part, module in (("network.", network), ("critic.", critic)):
+            module.load_state_dict({k.removeprefix(part): t for k, t in state.tensors.items() if k.startswith(part)})
+        finished = StyledGenerator(
+            state.shape, self.latent, network.mapping, network.synthesis, Tensor.contiguous, critic=critic,
+            opinion=LOSSES[self.loss].generator,
+        )  # fmt: skip
+        return settled(finished, device).eval().requires_grad_(False)
+
+
+class StyleNetwork(nn.Module):
+    """Mapping and synthesis, as they are trained."""
+
+    def __init__(self, shape: tuple[int, int, int], latent: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.mapping = Mapping(latent, latent, depth, rate=_MAPPING_RATE)
+        self.synthesis = SmallSynthesis(shape, latent, width)
+
+    def forward(self, z: Tensor) -> Tensor:
+        w: Tensor = self.mapping(z)
+        images: Tensor = self.synthesis(w[:, None].expand(-1, self.synthesis.layers, -1))
+        return images
+
+    @torch.no_grad()
+    def find_mean_style(self, z: Tensor) -> None:
+        self.mapping.w_avg.copy_(self.mapping(z.to(self.mapping.w_avg.device)).mean(0))
+
+
+class SmallSynthesis(nn.Module):
+    """A learnt coarse map, doubled by modulated convolutions; the picture is the sum of what each size draws."""
+
+    def __init__(self, shape: tuple[int, int, int], style: int, width: int) -> None:
+        super().__init__()
+        size, doublings = ladder(shape)
+        widths = [width * 2 ** max(0, doublings - 1 - rung) for rung in range(doublings + 1)]
+        self.layers = doublings + 1
+        self.coarse = nn.Parameter(torch.randn(1, widths[0], size, size))
+        self.first = Modulated(widths[0], widths[0], 3, style)
+        self.doublings = nn.ModuleList(
+            Modulated(before, after, 4, style) for before, after in itertools.pairwise(widths)
+        )
+        self.colours = nn.ModuleList(nn.Conv2d(channels, shape[0], 1) for channels in widths)
+
+    def forward(self, styles: Tensor) -> Tensor:
+        x = self.first(self.coarse.expand(len(styles), -1, -1, -1), styles[:, 0])
+        image = self.colours[0](x)
+        for rung, (doubled, colour) in enumerate(zip(self.doublings, self.colours[1:], strict=True), start=1):
+            x = doubled(x, styles[:, rung])
+            coarse = F.interpolate(image, scale_factor=2, mode="bilinear", align_corners=False)
+            image = coarse + colour(x)
+        pixels: Tensor = image.sigmoid()
+        return pixels
+
+
+class Modulated(nn.Module):
+    """A modulated convolution with bias and rectifier: 3×3 keeps the size, transposed 4×4 doubles it."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, style: int) -> None:
+        super().__init__()
+        self.affine = ScaledLinear(style, inputs, bias=1.0)
+        self.weight = nn.Parameter(torch.randn(outputs, inputs, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        style = self.affine(w)
+        # The rectifier's gain is taken before it, where it costs nothing: LReLU(√2·x) = √2·LReLU(x).
+        scale, bias = GAIN * demodulation(self.weight, style), GAIN * self.bias
+        x = x * style[:, :, None, None]
+        if self.weight.shape[-1] == 3:
+            y = F.conv2d(x, self.weight, padding=1)
+        else:
+            y = F.conv_transpose2d(x, self.weight.transpose(0, 1), stride=2, padding=1)
+            scale = 2 * scale  # of the sixteen taps four meet a pixel
+        return F.leaky_relu(torch.addcmul(bias.view(-1, 1, 1), y, scale[:, :, None, None]), SLOPE)
