@@ -12,7 +12,7 @@ from skimage.metrics import structural_similarity
 from torch import Tensor, nn
 
 from leakscope.attacks._decoders import FRONTS, res_norm
-from leakscope.attacks._losses import LOSSES, Perceptual, one_minus_ssim
+from leakscope.attacks._losses import LOSSES, Perceptual, RandomConvolutions, one_minus_ssim
 from leakscope.attacks.decoder import TrainedDecoder
 from leakscope.attacks.ridge import Ridge
 from leakscope.core import seeds
@@ -32,6 +32,12 @@ class TestDecoder(AttackContract):
     @pytest.fixture
     def attack(self) -> Attack:
         return TrainedDecoder(steps=40, capacity="small")
+
+
+class TestRandomConvDecoder(AttackContract):
+    @pytest.fixture
+    def attack(self) -> Attack:
+        return TrainedDecoder(capacity="small", loss="random-conv", steps=40, learning_rate=1e-2)
 
 
 class TestDenseDecoder(AttackContract):
@@ -110,6 +116,25 @@ def test_perceptual_loss_is_lpips(shared_data: Path) -> None:
     assert gradient.abs().sum() > 0
 
 
+def test_random_convolutions_are_a_perceptual_loss_without_a_file() -> None:
+    """Zero at the truth, the same every time, colour or grey; and a shifted edge costs less than a blurred one."""
+    loss = RandomConvolutions()
+    image = smooth_images(2, "random-conv", (3, 16, 16))
+    noisy = (image + 0.2 * torch.randn(image.shape, generator=seeds.generator(0, "n"))).clamp(0, 1)
+    assert float(loss(image, image)) == pytest.approx(0, abs=1e-6)
+    assert loss(noisy, image) > loss((image + noisy) / 2, image) > 0
+    assert float(RandomConvolutions()(noisy, image)) == float(loss(noisy, image))
+    grey = smooth_images(2, "grey", (1, 5, 7)).requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(grey, torch.zeros_like(grey)), grey)
+    assert gradient.isfinite().all()
+    assert gradient.abs().sum() > 0
+    # Of two errors of one size in pixels, that which destroys texture is the larger.
+    checks = ((torch.arange(16)[:, None] + torch.arange(16)) % 2).float().expand(1, 1, 16, 16)
+    grey_out, brighter = torch.full_like(checks, 0.5), 0.5 * checks + 0.5
+    assert nn.functional.mse_loss(grey_out, checks) >= nn.functional.mse_loss(brighter, checks)
+    assert loss(grey_out, checks) - 0.25 > 2 * (loss(brighter, checks) - 0.125)
+
+
 def test_perceptual_loss_without_weights_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"weights=PATH"):
         TrainedDecoder(loss="perceptual").prepare(small_view(TrainedDecoder.needs), torch.Generator())
@@ -119,7 +144,7 @@ def test_perceptual_loss_without_weights_says_what_to_do(tmp_path: Path) -> None
             LOSSES["perceptual"](str(tmp_path / name), CPU)
 
 
-@pytest.mark.parametrize("loss", ["l1", "ssim"])
+@pytest.mark.parametrize("loss", ["l1", "ssim", "random-conv"])
 def test_losses_train(loss: str) -> None:
     attack = TrainedDecoder(capacity="small", loss=loss, steps=40)  # type: ignore[arg-type]
     curve = attack.prepare(small_view(attack.needs), seeds.generator(0, "p")).notes["curve"]

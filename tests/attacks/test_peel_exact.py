@@ -15,7 +15,7 @@ from leakscope.attacks._pieces import IDENTITY, Affine, Products, Rectifier, aff
 from leakscope.attacks.e2e_lbfgs import EndToEnd
 from leakscope.attacks.embedding import EmbeddingInversion
 from leakscope.attacks.peel import Peel
-from leakscope.attacks.peel_exact import PeelExact
+from leakscope.attacks.peel_exact import PeelExact, block_inputs
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed, Prepared, Reconstruction
 from leakscope.core.defense import Defense
@@ -96,6 +96,15 @@ class TestOneBlock:
         x = sample(block)
         assert error(invert(block, block(x), tolerance=1e-13).x, x) < 1e-6
 
+    @pytest.mark.parametrize("slope", [0.1, 0.3, 0.5])
+    def test_two_layers_without_shortcut(self, slope: float) -> None:
+        """y = W₂ prelu(W₁ x), each layer wider than the one before: nothing contracts, and nothing is lost."""
+        act = Rectifier(torch.tensor(slope, dtype=torch.float64))
+        branch = (convolution(4, 8, 6), act, convolution(8, 12, 6))
+        block = Block("two layers", branch, None, None, (4, 6, 6), (12, 6, 6))
+        x = sample(block)
+        assert error(invert(block, block(x), tolerance=1e-13).x, x) < 1e-6
+
     def test_leaky_activation_behind_the_sum_is_undone(self) -> None:
         block = residual(4, 8, gain=0.4)
         block.outer = Rectifier(torch.tensor(0.1, dtype=torch.float64))
@@ -154,6 +163,24 @@ class TestAgainstDenseAlgebra:
         rhs = (y - block(found.x)).flatten() + jacobian @ found.x.flatten()
         least = torch.linalg.lstsq(jacobian, rhs[:, None], driver="gelsd").solution
         torch.testing.assert_close(found.x.flatten(), least.flatten(), rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("slope", [0.2, 0.5])
+    def test_between_patterns_the_least_norm_input_is_still_an_exact_and_short_one(self, slope: float) -> None:
+        """A stronger kink may leave no pattern whose own least-norm input has that pattern; most rows have one."""
+        act = Rectifier(torch.tensor(slope, dtype=torch.float64))
+        block = residual(4, 4, gain=1.0, outputs=8, stride=2, act=act)
+        x = sample(block, 4)
+        y = block(x)
+        found = invert(block, y, tolerance=1e-12)
+        assert found.fit.max() < 1e-8
+        assert (found.x.flatten(1).norm(dim=1) < x.flatten(1).norm(dim=1)).all()
+        settled = 0
+        for row, target in zip(found.x.split(1), y.split(1), strict=True):
+            jacobian = dense_jacobian(block, row)
+            rhs = (target - block(row)).flatten() + jacobian @ row.flatten()
+            least = torch.linalg.lstsq(jacobian, rhs[:, None], driver="gelsd").solution.flatten()
+            settled += bool((row.flatten() - least).norm() < 1e-6 * least.norm())
+        assert settled >= 3
 
     @pytest.mark.parametrize(
         ("channels", "outputs", "stride"),
@@ -362,6 +389,47 @@ class TestWholeNetworks:
             assert result.notes["diverged"] == 1
         exact = PeelExact(dense_rank_limit=0).reconstruct(view, Prepared(), Observed(seen), seeds.generator(0, "a"))
         assert exact.notes["diverged_blocks"][0] == "layer2.1"
+
+    def test_what_blocks_read_is_recovered_and_measured(self) -> None:
+        truth, view, split = smooth_images(2, "victims"), residual_view(WHITE), residual_split()
+        with torch.no_grad():
+            seen = Observed(split.encode(truth))
+        true = block_inputs(split, truth)
+        exact = PeelExact(dense_rank_limit=0).block_inputs(view, seen, seeds.generator(0, "a"))
+        tuned = Peel(steps=300, cosine=True, complementarity=10, consistency=10)
+        slow = tuned.block_inputs(view, seen, seeds.generator(0, "a"))
+        assert list(true) == list(reversed(exact)) == list(reversed(slow))
+        for name, value in true.items():
+            assert error(exact[name], value) < 1e-4
+            assert error(slow[name], value) < 0.5
+
+    def test_an_unfinished_solve_says_which_blocks_it_leaves_unexplained(self) -> None:
+        truth = smooth_images(1, "victims")
+        stopped = attacked(Peel(steps=5, shallow=EmbeddingInversion(steps=5)), truth)
+        assert stopped.notes["unexplained"] == 1
+        assert stopped.notes["unexplained_blocks"][0] == "layer2.1"
+        whole = attacked(EndToEnd(iterations=1, peel_trailing=False, gauss_newton=0), truth)
+        assert whole.notes["unexplained"] == 1
+        assert attacked(PeelExact(dense_rank_limit=0), truth).notes["unexplained"] == 0
+
+    def test_any_network_gets_an_answer(self) -> None:
+        """A network may fail in any way while it is read: that is a reason, not an error."""
+
+        class Odd(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.cut, self.head = nn.Flatten(), nn.LazyLinear(5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                if float(x.sum()) > 0:
+                    raise RuntimeError("two\nlines")
+                scores: Tensor = self.head(self.cut(x))
+                return scores
+
+        for attack in (PeelExact(), Peel(), Peel(plain_layers=True)):
+            reason = attack.unsuited(SplitModel(Odd(), "cut"), SHAPE)
+            assert reason is not None
+            assert "\n" not in reason
 
     def test_features_of_another_shape_are_one_line(self) -> None:
         for attack in (PeelExact(), Peel(), EndToEnd(), EmbeddingInversion()):

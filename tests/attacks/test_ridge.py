@@ -160,3 +160,13 @@ def test_an_attacker_who_does_not_know_the_defence_still_trains_on_what_is_relea
 def test_impossible_settings_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Ridge(**fields)  # type: ignore[arg-type]
+
+
+def test_features_that_never_vary_give_the_mean_picture() -> None:
+    """A collapsed target (MixCon with β = 0 turns every unit off) tells nothing, and says so in finite numbers."""
+    public = torch.rand(30, 1, 3, 3, generator=seeds.generator(0, "x"))
+    view = linear_view(torch.zeros(4, 9), public)
+    prepared = Ridge().prepare(view, seeds.generator(0, "p"))
+    guess = Ridge().reconstruct(view, prepared, Observed(features=torch.zeros(2, 4)), seeds.generator(0, "r"))
+    assert np.isfinite(prepared.notes["left_out_mse"])
+    torch.testing.assert_close(guess.images, public.mean(0).expand(2, -1, -1, -1))

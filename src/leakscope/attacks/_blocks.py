@@ -53,6 +53,9 @@ def why_not(split: SplitModel, image_shape: tuple[int, int, int], *, plain_layer
         take_apart(split, image_shape, plain_layers=plain_layers)
     except UsageError as error:
         return str(error)
+    except Exception as error:  # a network may hold anything; what cannot be read cannot be peeled
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        return f"{type(split.model).__name__} cannot be taken apart ({reason}); use e2e-lbfgs"
     return None
 
 
@@ -77,6 +80,7 @@ class _Reader:
 
     def __init__(self, graph: EncoderGraph) -> None:
         self.graph = graph
+        self.like = next(graph.module.parameters(), torch.zeros(()))  # type and device of what is computed
 
     def chain(self, plain_layers: bool) -> Chain | None:
         waists = self.graph.waists()
@@ -180,7 +184,7 @@ class _Reader:
             (self.graph.submodule(node), self.graph.between(source, node))
             for source, node in zip(sources, run, strict=False)
         ]
-        example = next(self.graph.module.parameters()).new_zeros(1, *self.graph.shapes[start])
+        example = self.like.new_zeros(1, *self.graph.shapes[start])
         return affine(parts, example)
 
     def _is_affine(self, node: fx.Node) -> bool:
@@ -197,7 +201,7 @@ class _Reader:
     def _rectifier(self, node: fx.Node) -> Rectifier | None:
         module = self.graph.submodule(node)
         ndim = len(self.graph.shapes.get(node, ())) + 1
-        like = next(self.graph.module.parameters())
+        like = self.like
         if isinstance(module, nn.PReLU):
             slope = module.weight.detach()
             return Rectifier(slope.view(1, -1, *(1 for _ in range(ndim - 2))) if ndim > 1 else slope)

@@ -77,6 +77,14 @@ class Chain:
             x = block(x)
         return x
 
+    def block_inputs(self, x: Tensor) -> dict[str, Tensor]:
+        """What the pictures x give each block to read, by the block's name, the first block first."""
+        inputs, h = {}, self.shallow(x)
+        for block in self.blocks:
+            inputs[block.name] = h
+            h = block(h)
+        return inputs
+
     def linearise(self, x: Tensor) -> tuple[Tensor, Products]:
         steps = []
         for block in (self.shallow, *self.blocks):

@@ -19,6 +19,7 @@ _WIDTHS: dict[str, int] = {"small": 16, "medium": 32, "large": 64}
 _DEPTHS: dict[str, int] = {"small": 1, "medium": 2, "large": 3}
 _HIDDEN: dict[str, int] = {"small": 512, "medium": 1024, "large": 2048}
 _RESIDUAL: dict[str, tuple[int, int]] = {"small": (4, 32), "medium": (4, 64), "large": (8, 64)}
+_ROW_HIDDEN: dict[str, int] = {"small": 100, "medium": 300, "large": 800}
 _DENSE_WEIGHTS = 2**25  # elements of the largest fully connected layer
 _GRID = 8  # side, at most, of the grid a fully connected layer writes
 
@@ -151,6 +152,29 @@ class Dense(nn.Module):
         return picture if self.linear is None else picture + self.linear(mixed).unflatten(1, self.image)
 
 
+class RowDecoder(nn.Module):
+    """For maps whose rows were mixed along the width (C×H×W′): rows back to the picture's width, then convolutions.
+
+    With capacity large it is the decoder of Dibbo et al., ECCV 2024: W′→800–relu–W–relu, then 5×5
+    convolutions C→16–norm–relu, 16→16–norm–relu, 16→channels. There it was never trained.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], image: ImageShape, capacity: Capacity) -> None:
+        super().__init__()
+        channels, _, mixed = shape
+        hidden, width = _ROW_HIDDEN[capacity], 16
+        self.rows = nn.Sequential(nn.Linear(mixed, hidden), nn.ReLU(), nn.Linear(hidden, image[2]), nn.ReLU())
+        self.picture = nn.Sequential(
+            nn.Conv2d(channels, width, 5, padding=2), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 5, padding=2), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, image[0], 5, padding=2),
+        )  # fmt: skip
+
+    def forward(self, z: Tensor) -> Tensor:
+        picture: Tensor = self.picture(self.rows(z.contiguous()))
+        return picture
+
+
 class NormBlock(nn.Module):
     """R(i, o) of `res_norm`: twice (norm, relu, conv), and a shortcut."""
 
@@ -210,8 +234,19 @@ def _map(shape: Shape, front: str) -> tuple[int, int, int]:
     return found
 
 
+def _rows(shape: Shape, image: ImageShape, capacity: Capacity) -> nn.Module:
+    if len(shape) != 3 or shape[1] != image[1]:
+        raise UsageError(f"decoder front 'rows' needs a map with the picture's rows, not {shape}; use front=auto")
+    return RowDecoder((shape[0], shape[1], shape[2]), image, capacity)
+
+
 def _auto(shape: Shape, image: ImageShape, capacity: Capacity) -> nn.Module:
-    return (Dense if map_shape(shape) is None else _conv)(shape, image, capacity)
+    found = map_shape(shape)
+    if found is None:
+        return Dense(shape, image, capacity)
+    # As many rows as the picture but another width: a layer has mixed along the rows.
+    mixed_rows = found[1] == image[1] and found[2] != image[2]
+    return (_rows if mixed_rows else _conv)(shape, image, capacity)
 
 
 FRONTS: dict[str, Callable[[Shape, ImageShape, Capacity], nn.Module]] = {
@@ -219,6 +254,7 @@ FRONTS: dict[str, Callable[[Shape, ImageShape, Capacity], nn.Module]] = {
     "conv": _conv,
     "dense": Dense,
     "residual": _residual,
+    "rows": _rows,
 }
 
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from leakscope.core import seeds
 from leakscope.core.errors import UsageError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -91,6 +92,46 @@ class Perceptual(nn.Module):
         return nn.functional.mse_loss(guess, truth) + self.distance(guess, truth).mean()
 
 
+class RandomConvolutions(nn.Module):
+    """Mean squared error plus 1 − cosine of features in random convolutions, averaged over places and three layers.
+
+    Random filters keep edges and textures apart without having been trained on anybody's pictures, so that
+    the loss needs no file. He, Wang & Hopcroft, "A powerful generative model using random weights for the deep
+    image representation", 2016. The filters are not those of any metric: an attack must not own its evaluator.
+    """
+
+    WIDTHS = (16, 32, 64)
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = seeds.generator(0, "attacks", "random-conv")
+        inputs = 3
+        for number, width in enumerate(self.WIDTHS):
+            filters = torch.randn(width, inputs, 3, 3, generator=rng) * (2 / (9 * inputs)) ** 0.5
+            self.register_buffer(f"weight{number}", filters)
+            # Without biases a picture faded towards grey would have the features of the picture itself.
+            self.register_buffer(f"bias{number}", 0.5 * torch.randn(width, generator=rng))
+            inputs = width
+
+    def _maps(self, x: Tensor) -> list[Tensor]:
+        x = 2 * (x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x) - 1
+        maps: list[Tensor] = []
+        for number in range(len(self.WIDTHS)):
+            if maps and min(x.shape[2:]) > 1:
+                x = nn.functional.avg_pool2d(x, 2)
+            weight, bias = self.get_buffer(f"weight{number}"), self.get_buffer(f"bias{number}")
+            x = nn.functional.conv2d(x, weight, bias, padding=1).relu()
+            maps.append(x)
+        return maps
+
+    def forward(self, guess: Tensor, truth: Tensor) -> Tensor:
+        distances = [
+            1 - nn.functional.cosine_similarity(a, b, dim=1, eps=1e-6).mean()
+            for a, b in zip(self._maps(guess), self._maps(truth), strict=True)
+        ]
+        return nn.functional.mse_loss(guess, truth) + torch.stack(distances).mean()
+
+
 def _perceptual(weights: str | None, device: torch.device) -> Loss:
     if weights is None:
         raise UsageError("loss=perceptual needs weights=PATH to lpips-alexnet-v0.1.safetensors")
@@ -103,4 +144,5 @@ LOSSES: dict[str, Callable[[str | None, torch.device], Loss]] = {
     "l1": lambda weights, device: nn.functional.l1_loss,
     "ssim": lambda weights, device: one_minus_ssim,
     "perceptual": _perceptual,
+    "random-conv": lambda weights, device: RandomConvolutions().to(device),
 }

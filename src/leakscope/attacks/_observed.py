@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,22 @@ def checked_features(view: View, seen: Observed, attack: str) -> Tensor:
         got, want = ("×".join(str(size) for size in shape) for shape in (features.shape[1:], expected))
         raise UsageError(f"{attack} was handed features of {got}, the encoder gives {want}; release them at its cut")
     return features
+
+
+#: A relative fit above this leaves features unexplained …
+UNEXPLAINED = 0.1
+#: … unless the release is noisy: then above so many times its error.
+_NOISE_LEVELS = 3
+
+
+def noise_level(y: Tensor, noise: float) -> float:
+    """Noise over signal."""
+    return noise / max(math.sqrt(float(y.nan_to_num().square().mean())), 1e-30)
+
+
+def explainable(y: Tensor, noise: float) -> float:
+    """The relative fit that a converged solve of y reaches when the release errs by `noise`."""
+    return max(UNEXPLAINED, _NOISE_LEVELS * noise_level(y, noise))
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from leakscope.attacks._chain import Block, Chain
 from leakscope.attacks._invert import invert
 from leakscope.attacks._krylov import cgls, norm
 from leakscope.attacks._lbfgs import minimise
-from leakscope.attacks._observed import checked_features, release_error
+from leakscope.attacks._observed import checked_features, explainable, release_error
 from leakscope.attacks._pictures import PictureSpace
 from leakscope.attacks._pieces import Products, Smooth
 from leakscope.attacks._release import child
@@ -64,6 +64,8 @@ class EndToEnd(Attack):
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.FEATURES})
     white_box: ClassVar[bool] = True
+    #: E‖F(x) + noise − y‖² is ‖F(x) − y‖² and a constant: for noise that is added, the mean is taken exactly.
+    averages_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.memory < 1 or self.gauss_newton < 0:
@@ -103,6 +105,7 @@ class EndToEnd(Attack):
             "peeled": peeled,
             "diverged": float((~(fit < _ODD)).float().mean()),
             "diverged_blocks": [] if bool((fit < _ODD).all()) else ["whole network"],
+            "unexplained": float((~(fit <= explainable(features, noise))).float().mean()),
             "curve": _thinned(torch.tensor(padded).clamp(max=1e30).mean(0).tolist()),
             "objective_low_is_good": True,
         }

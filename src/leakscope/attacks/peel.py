@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._blocks import take_apart, why_not
-from leakscope.attacks._chain import Block
+from leakscope.attacks._chain import Block, Chain
 from leakscope.attacks._krylov import dot, norm, rows
-from leakscope.attacks._observed import checked_features
+from leakscope.attacks._observed import checked_features, explainable, release_error
 from leakscope.attacks._pieces import IDENTITY, Affine, Rectifier, Smooth
 from leakscope.attacks._release import child
 from leakscope.attacks.embedding import EmbeddingInversion, mean_finite
@@ -20,9 +21,9 @@ from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstru
 from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, Encoder, View
 
-_CHUNK = 16
+_CHUNK = 32
 _POINTS = 20  # of the curve
-_DIVERGED = 1e3  # relative fit beyond which a solve has left the problem
+_DIVERGED = 1.0  # relative fit of a block from which on its solve explains no more than zeros do
 
 
 @ATTACKS.register("peel")
@@ -58,7 +59,7 @@ class Peel(Attack):
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.FEATURES})
     white_box: ClassVar[bool] = True
-    peels_blocks: ClassVar[bool] = True
+    control: ClassVar[str] = "residual"
 
     def __post_init__(self) -> None:
         if min(self.complementarity, self.consistency) < 0:
@@ -70,39 +71,57 @@ class Peel(Attack):
     def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
         return why_not(split, image_shape, plain_layers=self.plain_layers)
 
+    @torch.no_grad()
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         del prepared
         noise = child(rng, view.device)
         features = checked_features(view, seen, "peel")
         assert isinstance(view.encoder, Encoder)
         chain = take_apart(view.encoder.split, view.image_shape, plain_layers=self.plain_layers)
+        allowed = explainable(features, release_error(view, rng))
         fits: dict[str, list[Tensor]] = {block.name: [] for block in chain.blocks}
-        images, diverged, curves = [], [], []
+        images, finite, curves = [], [], []
         for y in features.split(_CHUNK):
-            bad = torch.zeros(len(y), dtype=torch.bool, device=y.device)
-            for block in reversed(chain.blocks):
-                target = y
-                y, curve = self.invert_block(block, target)
-                fit = norm(block(y) - target) / norm(target).clamp_min(torch.finfo(y.dtype).tiny)
+            for block, x, fit, curve in self._peeled(chain, y):
                 fits[block.name].append(fit)
-                bad |= ~(fit < _DIVERGED)
                 curves.append(curve)
-            pictures, finite, _ = self.shallow.invert(chain.shallow, y, view.image_shape, noise)
+                y = x
+            pictures, usable, _ = self.shallow.invert(chain.shallow, y, view.image_shape, noise)
             images.append(pictures.clamp(0, 1))
-            diverged.append(bad | ~finite)
+            finite.append(usable)
+        fit_of = {name: torch.cat(parts) for name, parts in fits.items()}
+        peeled = list(reversed(fit_of.items()))  # in the order they were solved: a failure spreads onwards
+        worst = torch.stack(list(fit_of.values())).nan_to_num(torch.inf).amax(0)
         notes: dict[str, Any] = {
-            "blocks": {name: _summary(torch.cat(values)) for name, values in fits.items()},
-            "diverged": float(torch.cat(diverged).float().mean()),
-            "diverged_blocks": [name for name, v in fits.items() if not bool((torch.cat(v) < _DIVERGED).all())],
+            "blocks": {name: _summary(fit) for name, fit in fit_of.items()},
+            "diverged": float((~(worst < _DIVERGED) | ~torch.cat(finite)).float().mean()),
+            "diverged_blocks": [name for name, fit in peeled if not bool((fit < _DIVERGED).all())],
+            "unexplained": float((~(worst <= allowed)).float().mean()),
+            "unexplained_blocks": [name for name, fit in peeled if not bool((fit <= allowed).all())],
             "curve": torch.tensor(curves).mean(0).tolist(),
             "objective_low_is_good": True,
         }
         return Reconstruction(torch.cat(images), notes)
 
+    @torch.no_grad()
+    def block_inputs(self, view: View, seen: Observed, rng: torch.Generator) -> dict[str, Tensor]:
+        """What the attack takes each block to have read, by the block's name, the deepest first."""
+        features = checked_features(view, seen, "peel")
+        assert isinstance(view.encoder, Encoder)
+        chain = take_apart(view.encoder.split, view.image_shape, plain_layers=self.plain_layers)
+        return {block.name: x for block, x, _, _ in self._peeled(chain, features)}
+
+    def _peeled(self, chain: Chain, y: Tensor) -> Iterator[tuple[Block, Tensor, Tensor, list[float]]]:
+        """From the deepest block on: the block, its input, how well that explains its output, and the curve."""
+        for block in reversed(chain.blocks):
+            x, curve = self.invert_block(block, y)
+            yield block, x, norm(block(x) - y) / norm(y).clamp_min(torch.finfo(y.dtype).tiny), curve
+            y = x
+
     def invert_block(self, block: Block, y: Tensor) -> tuple[Tensor, list[float]]:
         """The input of the block, and the objective over ‖y‖² as steps grow; the last finite input if it diverges."""
         problem = _Penalty(block, y, self.complementarity, self.consistency)
-        optimizer = torch.optim.Adam(problem.variables, self.learning_rate)
+        optimizer = torch.optim.Adam(problem.variables, self.learning_rate, fused=True)
         size = dot(y, y).clamp_min(torch.finfo(y.dtype).tiny)
         kept, curve = problem.variables[0].clone(), []
         every = max(1, self.steps // _POINTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from leakscope.attacks._blocks import take_apart, why_not
 from leakscope.attacks._chain import Block, Chain
-from leakscope.attacks._invert import Inverse, injectivity, invert
+from leakscope.attacks._invert import Injectivity, Inverse, injectivity, invert
 from leakscope.attacks._krylov import cgls
-from leakscope.attacks._observed import checked_features, release_error
+from leakscope.attacks._observed import checked_features, explainable, noise_level, release_error
 from leakscope.attacks._pieces import Affine
 from leakscope.attacks._release import child
 from leakscope.attacks.e2e_lbfgs import EndToEnd
@@ -23,7 +23,8 @@ from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, Encoder, View
 
 _CHUNK = 16
-_NOT_INVERTED = 0.01  # relative fit of a block above which its solve counts as failed
+_NOT_INVERTED = 0.01  # relative fit of a block above which its solve counts as failed …
+_ODD = 1.0  # … and above which it explains no more than zeros do
 
 
 @ATTACKS.register("peel-exact")
@@ -49,7 +50,9 @@ class PeelExact(Attack):
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.FEATURES})
     white_box: ClassVar[bool] = True
-    peels_blocks: ClassVar[bool] = True
+    #: E‖F(x) + noise − y‖² is ‖F(x) − y‖² and a constant: for noise that is added, the mean is taken exactly.
+    averages_noise: ClassVar[bool] = True
+    control: ClassVar[str] = "residual"
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and self.tolerance <= 0:
@@ -68,46 +71,55 @@ class PeelExact(Attack):
         chain = take_apart(view.encoder.split, view.image_shape)
         noise = release_error(view, rng)
         generator = child(rng, view.device)
-        images, bad, table = [], [], _Table()
+        images, failed, unexplained, table = [], [], [], _Table()
         for y in features.split(_CHUNK):
-            pictures, failed = self._peel(chain, y, noise, view.image_shape, generator, table)
+            peeled = self._peel(chain, y, noise, generator)
+            pictures, fit = self._shallow(chain, peeled.x, peeled.noise, view.image_shape, generator)
+            table.add(peeled)
+            table.rows["shallow"] = {"fit": mean_finite(fit), "worst": float(fit.max())}
             images.append(pictures.clamp(0, 1))
-            bad.append(failed)
+            failed.append(peeled.failed | ~fit.isfinite())
+            unexplained.append(peeled.unexplained | ~(fit <= explainable(peeled.x, peeled.noise)))
         notes: dict[str, Any] = {
             "blocks": {name: _plain(row) for name, row in table.rows.items()},
             "release_error": noise,
-            "diverged": float(torch.cat(bad).float().mean()),
+            "diverged": float(torch.cat(failed).float().mean()),
             "diverged_blocks": table.failed,
+            "unexplained": float(torch.cat(unexplained).float().mean()),
+            "unexplained_blocks": table.unexplained,
             "lost_dimensions": {name: row["deficiency"] for name, row in table.rows.items() if row.get("deficiency")},
             "objective_low_is_good": True,
         }
         return Reconstruction(torch.cat(images), notes)
 
-    def _peel(
-        self,
-        chain: Chain,
-        y: Tensor,
-        noise: float,
-        image_shape: tuple[int, int, int],
-        rng: torch.Generator,
-        table: _Table,
-    ) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def block_inputs(self, view: View, seen: Observed, rng: torch.Generator) -> dict[str, Tensor]:
+        """What the attack takes each block to have read, by the block's name, the deepest first."""
+        features = checked_features(view, seen, "peel-exact")
+        assert isinstance(view.encoder, Encoder)
+        chain = take_apart(view.encoder.split, view.image_shape)
+        peeled = self._peel(chain, features, release_error(view, rng), child(rng, view.device))
+        return {step.block.name: step.inverse.x for step in peeled.steps}
+
+    def _peel(self, chain: Chain, y: Tensor, noise: float, rng: torch.Generator) -> _Peeled:
+        """Every block from the deepest on; noise is followed from output to input."""
         unit = self.tolerance if self.tolerance is not None else 6 * torch.finfo(y.dtype).eps
-        failed = torch.zeros(len(y), dtype=torch.bool, device=y.device)
+        none = torch.zeros(len(y), dtype=torch.bool, device=y.device)
+        peeled = _Peeled(y, noise, none, none)
         for depth, block in enumerate(reversed(chain.blocks), 1):
-            inverse = invert(block, y, tolerance=unit * depth, noise=noise)
-            level = noise / max(float(y.square().mean()) ** 0.5, 1e-30)
-            wrong = ~(inverse.fit <= max(_NOT_INVERTED, 3 * level))
+            allowed = explainable(peeled.x, peeled.noise)
+            level = noise_level(peeled.x, peeled.noise)
+            inverse = invert(block, peeled.x, tolerance=unit * depth, noise=peeled.noise)
             finite = inverse.x.flatten(1).isfinite().all(1)
-            y = torch.where(finite.view(-1, *(1 for _ in block.inputs)), inverse.x, 0.0)
-            failed |= wrong
-            measured = injectivity(block, y, dense_limit=self.dense_rank_limit)
-            table.add(block.name, inverse, wrong, measured.__dict__ | {"deficiency": measured.deficiency})
-            if noise > 0:
-                noise = _noise_behind(block, y, noise, rng)
-        pictures, fit = self._shallow(chain, y, noise, image_shape, rng)
-        table.rows["shallow"] = {"fit": float(fit.mean()), "worst": float(fit.max())}
-        return pictures, failed | ~fit.isfinite()
+            inverse.x = torch.where(finite.view(-1, *(1 for _ in block.inputs)), inverse.x, 0.0)
+            measured = injectivity(block, inverse.x, dense_limit=self.dense_rank_limit)
+            # Behind a block that loses dimensions the input is one of many: nothing promises that the blocks
+            # before it can reach it, so a bad fit there tells of the network, not of the solver.
+            limit = _ODD if peeled.lossy else max(_NOT_INVERTED, 3 * level)
+            peeled.add(_Step(block, inverse, measured, ~(inverse.fit <= limit), ~(inverse.fit <= allowed)))
+            if peeled.noise > 0:
+                peeled.noise = _noise_behind(block, peeled.x, peeled.noise, rng)
+        return peeled
 
     def _shallow(
         self, chain: Chain, y: Tensor, noise: float, image_shape: tuple[int, int, int], rng: torch.Generator
@@ -125,9 +137,46 @@ class PeelExact(Attack):
         return found.images, found.fit
 
 
+@torch.no_grad()
+def block_inputs(split: SplitModel, images: Tensor, *, plain_layers: bool = False) -> dict[str, Tensor]:
+    """What the residual blocks in front of the cut read for these pictures, the first block first."""
+    channels, height, width = images.shape[1:]
+    return take_apart(split, (channels, height, width), plain_layers=plain_layers).block_inputs(images)
+
+
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinity."""
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One block undone, and the rows for which that failed, or left the block's output unexplained."""
+
+    block: Block
+    inverse: Inverse
+    measured: Injectivity
+    failed: Tensor
+    unexplained: Tensor
+
+
+@dataclass
+class _Peeled:
+    """A batch on its way through the blocks: the input of the last one undone, and what went wrong so far."""
+
+    x: Tensor
+    noise: float
+    failed: Tensor
+    unexplained: Tensor
+    steps: list[_Step] = field(default_factory=list)
+    lossy: bool = False
+
+    def add(self, step: _Step) -> None:
+        self.failed = self.failed | step.failed
+        self.unexplained = self.unexplained | step.unexplained
+        self.lossy |= step.measured.deficiency > 0
+        self.x = step.inverse.x
+        self.steps.append(step)
 
 
 class _Table:
@@ -136,12 +185,17 @@ class _Table:
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}
         self.failed: list[str] = []
+        self.unexplained: list[str] = []
 
-    def add(self, name: str, inverse: Inverse, wrong: Tensor, measured: dict[str, Any]) -> None:
-        worst = max(float(inverse.fit.nan_to_num(torch.inf).max()), self.rows.get(name, {}).get("worst") or 0.0)
-        self.rows[name] = {"method": inverse.method, "fit": mean_finite(inverse.fit), "worst": worst, **measured}
-        if bool(wrong.any()) and name not in self.failed:
-            self.failed.append(name)
+    def add(self, peeled: _Peeled) -> None:
+        for step in peeled.steps:
+            name, inverse = step.block.name, step.inverse
+            worst = max(float(inverse.fit.nan_to_num(torch.inf).max()), self.rows.get(name, {}).get("worst") or 0.0)
+            measured = step.measured.__dict__ | {"deficiency": step.measured.deficiency}
+            self.rows[name] = {"method": inverse.method, "fit": mean_finite(inverse.fit), "worst": worst, **measured}
+            for rows, names in ((step.failed, self.failed), (step.unexplained, self.unexplained)):
+                if bool(rows.any()) and name not in names:
+                    names.append(name)
 
 
 def _noise_behind(block: Block, x: Tensor, noise: float, rng: torch.Generator) -> float:

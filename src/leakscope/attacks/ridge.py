@@ -59,7 +59,8 @@ class Ridge(Attack):
 
         fit = _Spectrum.of(z)
         sketch = _sketch(x, child(rng, view.device))
-        strengths = [strength * float(fit.eigenvalues.mean()) for strength in self.strengths]
+        level = float(fit.eigenvalues.mean()) or 1.0  # features that never vary: any strength gives the mean picture
+        strengths = [strength * level for strength in self.strengths]
         errors = [fit.left_out_error(sketch, strength, draws) for strength in strengths]
         best = min(range(len(errors)), key=errors.__getitem__)
         tensors = {"scale": scale, "center": center.float(), "mean": mean.float()}

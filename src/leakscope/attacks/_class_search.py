@@ -1,0 +1,132 @@
+"""What class attacks share: they take classes, work on a chunk of them at once, and say how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from leakscope.core import progress
+from leakscope.core.attack import Attack, Observed, Reconstruction
+from leakscope.core.errors import UsageError
+from leakscope.core.model import SplitModel
+from leakscope.core.prior import Prior
+from leakscope.core.threat import View
+
+_ROWS = 128  # pictures under way at once: enough to keep a processor busy, few enough to fit its cache
+_POINTS = 25  # of a curve
+
+
+class ClassAttack(Attack):
+    """An attack on classes that searches the latents of a prior."""
+
+    rebuilds_classes: ClassVar[bool] = True
+
+    prior: Prior
+
+    def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
+        try:
+            self.prior.require(image_shape)
+        except UsageError as error:
+            return str(error)
+        return None
+
+
+def classes_of(seen: Observed, view: View, attack: str) -> Tensor:
+    """The classes to rebuild, on the device where that happens."""
+    if seen.classes is None:
+        raise ValueError(f"{attack} rebuilds classes; it was handed none")
+    if view.classes < 2:
+        raise UsageError(f"{attack}: a target with one class tells no class from another; give it two")
+    return seen.classes.to(view.device)
+
+
+def require_queries(view: View, least: int, attack: str, remedy: str) -> None:
+    """Refuse a budget that is too small to start."""
+    if view.budget.left < least:
+        raise UsageError(f"{attack} starts with {least} queries and {view.budget.left:.0f} are left; {remedy}")
+
+
+@dataclass
+class Course:
+    """The objective of a chunk step by step, which rows had no gradient, and the bar that shows it all."""
+
+    bar: progress.Bar
+    objective: list[float] = field(default_factory=list)
+    zero_gradient: Tensor | None = None
+
+    def step(self, objective: Tensor, gradient: Tensor | None = None) -> None:
+        """`objective` and `gradient` have one row for each picture under way, before the step is taken."""
+        self.objective.append(mean_of_finite(objective))
+        if self.zero_gradient is None and gradient is not None:
+            self.zero_gradient = (gradient == 0).flatten(1).all(1)
+        self.bar.advance(1, objective=self.objective[-1])
+
+
+#: Pictures (class-major) and their final objectives, for the classes of a chunk.
+Search = Callable[[Tensor, Course], tuple[Tensor, Tensor]]
+
+
+def rebuild(
+    attack: str, classes: Tensor, *, per_class: int, rows: int | None, steps: int, search: Search
+) -> Reconstruction:
+    """Run `search` on chunks of classes, each class being `rows` pictures under way, and tell how it went.
+
+    None takes all classes at once: a search that shares out a query budget must.
+    """
+    chunks = classes.split(len(classes) if rows is None else max(1, _ROWS // rows))
+    images, objectives, courses = [], [], []
+    with progress.stage(attack, steps * len(chunks)) as bar:
+        for chunk in chunks:
+            course = Course(bar)
+            found, objective = search(chunk, course)
+            images.append(found.detach())
+            objectives.append(objective.detach())
+            courses.append(course)
+    return Reconstruction(torch.cat(images), _notes(per_class, chunks, torch.cat(objectives), courses))
+
+
+def _notes(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, courses: list[Course]) -> dict[str, object]:
+    sizes = torch.tensor([float(len(chunk)) for chunk in chunks])
+    notes: dict[str, object] = {
+        "per_class": per_class,
+        "objective_low_is_good": True,
+        "objective": mean_of_finite(objective),
+        "diverged": float((~objective.isfinite()).float().mean()),
+    }
+    length = max(len(course.objective) for course in courses)
+    if length:
+        # A search that ended early stays where it ended.
+        curves = torch.tensor([c.objective + c.objective[-1:] * (length - len(c.objective)) for c in courses])
+        notes["curve"] = thinned((sizes[:, None] * curves).sum(0).div(sizes.sum()).tolist())
+    flat = [course.zero_gradient for course in courses if course.zero_gradient is not None]
+    if flat:
+        notes["zero_gradient"] = float(torch.cat(flat).float().mean())
+    return notes
+
+
+def mean_of_finite(values: Tensor) -> float:
+    finite = values[values.isfinite()]
+    return float(finite.mean()) if len(finite) else 0.0
+
+
+def thinned(curve: list[float]) -> list[float]:
+    """At most `_POINTS` of a curve, evenly spaced, both ends included."""
+    if len(curve) <= _POINTS:
+        return curve
+    return [curve[round(i * (len(curve) - 1) / (_POINTS - 1))] for i in range(_POINTS)]
+
+
+def value_and_gradient(objective: Callable[..., Tensor], *at: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """One objective a row, and the gradient of their sum: a row's own gradient, whatever the batch.
+
+    Numbers that are not finite become zero: such a row stays where it is.
+    """
+    leaves = [x.detach().requires_grad_() for x in at]
+    with torch.enable_grad():
+        value = objective(*leaves)
+        gradients = torch.autograd.grad(value.sum(), leaves)
+    return value.detach(), tuple(torch.where(g.isfinite(), g, 0.0) for g in gradients)

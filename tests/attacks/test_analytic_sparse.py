@@ -1,0 +1,128 @@
+"""Reading sparse codes by their dictionaries: the contract, exact answers, and where it does not suit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks._affine import Affine, fit_affine
+from leakscope.attacks.analytic_sparse import AnalyticSparse
+from leakscope.attacks.search import Search
+from leakscope.core import seeds
+from leakscope.core.attack import Attack, Observed
+from leakscope.core.defense import Defense
+from leakscope.core.model import SplitModel
+from leakscope.core.threat import ThreatModel, View, grant
+from leakscope.sparse import Implicit, SparseCoding
+from leakscope.testing import AttackContract
+from leakscope.testing.synthetic import CLASSES, CPU, SHAPE, image_set, smooth_images
+
+
+class TestAnalyticSparse(AttackContract):
+    @pytest.fixture
+    def attack(self) -> Attack:
+        return AnalyticSparse()
+
+
+def split_of(*layers: nn.Module, cut: str, defense: Defense | None = None) -> SplitModel:
+    model = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(CLASSES))
+    with torch.no_grad():
+        model(torch.zeros(2, *SHAPE))
+    return SplitModel(model.eval(), cut, defense=defense)
+
+
+def coder(inputs: int, features: int, penalty: float, *, standardize: bool = True) -> SparseCoding:
+    rng = seeds.generator(0, "coder", inputs)
+    return SparseCoding(inputs, features, 3, penalty=penalty, standardize=standardize, generator=rng)
+
+
+def view_of(split: SplitModel) -> View:
+    rng = seeds.generator(0, "oracle")
+    return grant(split, ThreatModel(), image_set(80, "public"), rng, classes=CLASSES, device=CPU)
+
+
+def leak(attack: Attack, split: SplitModel) -> float:
+    truth, view = smooth_images(8, "victims"), view_of(split)
+    with torch.no_grad():
+        seen = split.release(truth, seeds.generator(0, "release"))
+    prepared = attack.prepare(view, seeds.generator(0, "prepare"))
+    guess = attack.reconstruct(view, prepared, Observed(seen), seeds.generator(0, "reconstruct")).images
+    return 1 - float((guess - truth).square().mean() / (truth - view.public.images.mean(0)).square().mean())
+
+
+def normed(features: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(features)
+    rng = seeds.generator(0, "norm", features)
+    for tensor in (norm.weight.data, norm.bias.data, norm.running_mean):
+        tensor.copy_(torch.rand(features, generator=rng) + 0.5)
+    return norm
+
+
+def test_a_code_that_leaves_nothing_out_is_read_back() -> None:
+    assert leak(AnalyticSparse(), split_of(coder(1, 8, 0.01, standardize=False), cut="0")) > 0.99
+
+
+def test_mean_and_scale_that_a_layer_forgets_are_guessed() -> None:
+    assert leak(AnalyticSparse(), split_of(coder(1, 8, 0.02), cut="0")) > 0.9
+
+
+@pytest.mark.xfail(reason="reads back 0.82 of the variance so far, not 0.9", strict=False)
+def test_the_chain_of_two_codes_with_normalisation_between_is_read_back() -> None:
+    layers = coder(1, 8, 0.05), normed(8), coder(8, 16, 0.05), normed(16)
+    split = split_of(*layers, cut="3")
+    assert leak(AnalyticSparse(), split) > 0.9
+
+
+def test_rows_mixed_by_a_wide_linear_layer_are_unmixed() -> None:
+    with seeds.ambient(0, "rows"):
+        split = split_of(coder(1, 8, 1e-2), normed(8), nn.Linear(16, 48), nn.ReLU(), cut="3")
+    assert leak(AnalyticSparse(), split) > 0.9
+
+
+def test_more_sparsity_is_read_less_well() -> None:
+    leaks = [leak(AnalyticSparse(), split_of(coder(1, 8, penalty), cut="0")) for penalty in (0.02, 0.5, 1.5)]
+    assert leaks == sorted(leaks, reverse=True)
+
+
+def test_it_suits_only_networks_with_a_sparse_layer_before_the_cut() -> None:
+    attack = AnalyticSparse()
+    plain = split_of(nn.Conv2d(1, 4, 3, padding=1), cut="0")
+    behind = split_of(nn.Conv2d(1, 4, 3, padding=1), coder(4, 4, 0.1), cut="0")
+    before = split_of(coder(1, 4, 0.1), nn.ReLU(), cut="1")
+    assert "no sparse layer in this network" in str(attack.unsuited(plain, SHAPE))
+    assert "before the cut" in str(attack.unsuited(behind, SHAPE))
+    assert attack.unsuited(before, SHAPE) is None
+
+
+@pytest.mark.xfail(reason="gains 0.18 of leak in 30 steps so far, not 0.3", strict=False)
+def test_search_follows_gradients_through_the_solver() -> None:
+    layer = coder(1, 8, 0.2)
+    layer.implicit = Implicit(iterations=3, tolerance=1e-3)
+    split = split_of(layer, normed(8), cut="1")
+    start, end = (leak(Search(steps=steps), split) for steps in (0, 30))
+    assert end > start + 0.3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "layout"), [((3, 4, 5), (3, 4, 2), 0), ((5, 4, 4), (2, 4, 4), 1), ((7,), (2, 3, 3), 2)]
+)
+def test_an_affine_map_is_found_in_its_layout(inputs: tuple[int, ...], outputs: tuple[int, ...], layout: int) -> None:
+    rng = seeds.generator(0, "affine", layout)
+    z = torch.randn(60, *inputs, generator=rng)
+    groups, width = {0: (inputs[0], inputs[-1]), 1: (1, inputs[0]), 2: (1, inputs[0])}[layout]
+    wide = {0: outputs[-1], 1: outputs[0], 2: torch.Size(outputs).numel()}[layout]
+    true = Affine(torch.randn(groups, width + 1, wide, generator=rng), outputs, layout)
+    target: Tensor = true(z)
+    found = fit_affine(z, target, (1e-10, 1.0))
+    assert found.layout == layout
+    assert torch.allclose(found(z), target, atol=1e-3)
+    tensors: dict[str, Tensor] = {}
+    found.stored(tensors, "map")
+    assert torch.equal(Affine.read(tensors, "map")(z), found(z))
+
+
+@pytest.mark.parametrize("settings", [{"pictures": 1}, {"strengths": ()}, {"strengths": (0.0,)}])
+def test_bad_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        AnalyticSparse(**settings)  # type: ignore[arg-type]
