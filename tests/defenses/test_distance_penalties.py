@@ -13,9 +13,13 @@ from torch import Tensor
 
 from leakscope.core import seeds
 from leakscope.core.defense import Defense
+from leakscope.core.model import SplitModel
+from leakscope.data.gaussians import Gaussians
 from leakscope.defenses.mixcon import MixCon, mixcon
 from leakscope.defenses.nopeek import NoPeek, distance_correlation
 from leakscope.defenses.unicon import UniCon, unicon
+from leakscope.models.mlp import MLP
+from leakscope.pipeline.train import Training, train
 from leakscope.testing import DefenseContract
 
 
@@ -166,3 +170,31 @@ def test_constant_features_give_finite_gradients(labels: list[int], constant: fl
 def test_bad_fields_are_refused(made: object) -> None:
     with pytest.raises(ValueError, match=r"must be|between"):
         made()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("beta", "learns"), [(0.0, False), (0.01, True)])
+def test_without_beta_the_synthetic_set_collapses_to_chance(beta: float, learns: bool) -> None:
+    """The paper's point: with β = 0 all features fall on one point; with β = 0.01 they stay apart."""
+    data = Gaussians(count=800).load(None)
+    with seeds.ambient(0, "mlp"):
+        model = MLP((100, 2, 50)).build(data.shape, 2)
+    split = SplitModel(model, "relu2", defense=MixCon(1, beta, epsilon=0.01, unit_norm=False))
+    training = Training(
+        epochs=60, batch=100, optimizer="sgd", learning_rate=0.01, momentum=0, weight_decay=0, schedule="constant"
+    )
+    trained, _, _ = train(split, data, training, seed=0, device=torch.device("cpu"))
+    with torch.no_grad():
+        accuracy = (trained(data.images).argmax(1) == data.labels).float().mean().item()
+        distance = torch.pdist(trained.encode(data.images[:200])).mean().item()
+    if learns:
+        assert accuracy > 0.8
+        assert distance > 0.05
+    else:
+        assert abs(accuracy - 0.5) < 0.03
+        assert distance < 0.01
+
+
+def test_raw_distances_are_those_of_the_features_as_they_are() -> None:
+    z = torch.tensor([[0.0, 2.0], [0.0, 5.0]])
+    assert mixcon(z, torch.tensor([0, 1]), 0.5, 1e-6, unit_norm=False).item() == pytest.approx(9 + 0.5 / 9)
+    assert mixcon(z, torch.tensor([0, 1]), 0.0, 1e-6).item() == pytest.approx(1e-6)

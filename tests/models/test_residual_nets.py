@@ -11,9 +11,10 @@ from torch import nn
 from leakscope.core import seeds
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
+from leakscope.models.allconv import AllConv
 from leakscope.models.architecture import MODELS
 from leakscope.models.ir import IRArchitecture
-from leakscope.models.preact import PreactBlock, PreactResNetArchitecture
+from leakscope.models.preact import PlainBlock, PreactBlock, PreactResNetArchitecture
 
 
 def features(architecture: PreactResNetArchitecture | IRArchitecture, cut: str, side: int) -> tuple[int, ...]:
@@ -67,6 +68,37 @@ def test_initial_weights_have_their_variance(init: str, variance: float) -> None
     assert isinstance(weight, torch.Tensor)
     # The variance of n draws is off by at most about √(3/n), times four here.
     assert float(weight.detach().var()) * 9 * 32 == pytest.approx(variance, rel=4 * math.sqrt(3 / weight.numel()))
+
+
+def test_without_shortcut_the_same_branch_is_left() -> None:
+    """`skip=false` takes W_s x out of the formula and draws the same weights where shapes do not change."""
+    with seeds.ambient(0, "block"):
+        whole = PreactBlock(3, 3, 1, "relu", batch_norm=False).double()
+    with seeds.ambient(0, "block"):
+        plain = PlainBlock(3, 3, 1, "relu", batch_norm=False).double()
+    x = torch.rand(2, 3, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(whole(x) - x, plain(x))
+    model = PreactResNetArchitecture(width=1, skip=False).build((3, 16, 16), 5)
+    assert sum(isinstance(module, PlainBlock) for module in model.modules()) == 8
+    assert not any(isinstance(module, PreactBlock) for module in model.modules())
+
+
+def test_pictures_reach_the_network_centred() -> None:
+    normalize = PreactResNetArchitecture().normalization()
+    for channels in (1, 3):
+        torch.testing.assert_close(normalize(torch.full((1, channels, 2, 2), 0.75)), torch.ones(1, channels, 2, 2))
+
+
+def test_allconv_has_the_size_of_the_paper() -> None:
+    """Springenberg et al.: All-CNN-C for CIFAR-10 has about 1.4 million parameters, none in a dense layer."""
+    model = AllConv().build((3, 32, 32), 10)
+    assert sum(p.numel() for p in model.parameters()) == 1_369_738
+    assert not any(isinstance(module, nn.Linear | nn.MaxPool2d) for module in model.modules())
+    split = SplitModel(model.eval(), AllConv().default_cuts[1])
+    with torch.no_grad():
+        assert tuple(split.encode(torch.rand(1, 3, 32, 32)).shape) == (1, 192, 8, 8)
+    with pytest.raises(UsageError, match="8×8 or more"):
+        AllConv().build((3, 4, 4), 10)
 
 
 def test_ir_halves_four_times() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.defenses._classes import Groups
+from leakscope.core.defense import Step
+from leakscope.defenses._classes import Groups, by_class
+from leakscope.defenses._schedules import refuse_schedule
+from leakscope.defenses._weight import refuse_not_positive, refuse_weight
 
 Form = Literal["published", "adversarial", "detached"]
 
@@ -18,6 +22,20 @@ DIRECTIONS: dict[str, float] = {"published": 1.0, "adversarial": -1.0, "detached
 def refuse_form(form: str) -> None:
     if form not in DIRECTIONS:
         raise ValueError(f"unknown form {form!r}; form must be one of {', '.join(DIRECTIONS)}")
+
+
+def refuse_settings(weight: float, warmup: int, schedule: str, **positive: float) -> None:
+    """Settings that every attention form takes."""
+    refuse_weight(weight)
+    refuse_not_positive(**positive)
+    refuse_schedule(schedule)
+    if warmup < 0:
+        raise ValueError("warmup counts epochs without penalty; it must be 0 or more")
+
+
+def optimised(form: Form, aux: nn.Module) -> Iterable[nn.Parameter]:
+    """The surrogate's weights, unless they stay as drawn: weight decay moves even those without a gradient."""
+    return () if form == "detached" else aux.parameters()
 
 
 def gradient_times(x: Tensor, factor: float) -> Tensor:
@@ -35,6 +53,19 @@ def class_average(classes: Groups, losses: Tensor, least: int) -> Tensor:
     """Σ_c (M_c/B) L_c / Σ_c (M_c/B) over classes of at least `least` samples; 0 when there is none."""
     share = classes.count / len(classes.index) * (classes.count >= least)
     return (share * losses).sum() / share.sum().clamp_min(1e-8)
+
+
+def watched_penalty(
+    step: Step, factor: float, watch: Watch, surrogate: Callable[[Tensor, Groups], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """`factor` times a surrogate, which gives its loss and the effective share of each class's samples.
+
+    The factor acts on the encoder only: the surrogate's own weights get the bare gradient, as published.
+    """
+    z, classes = step.features.flatten(1).float(), by_class(step.y)
+    loss, samples = surrogate(gradient_times(z, factor), classes)
+    watch.log(loss, classes, z, samples)
+    return loss + (factor - 1) * loss.detach()
 
 
 class Watch(nn.Module):

@@ -136,7 +136,7 @@ class Adversarial(Defense):
         for group in attacker.optimizer.param_groups:
             group["lr"] = self.rate * 0.2**passed
         with torch.autocast(step.x.device.type, enabled=False):
-            z = step.released.float()
+            z = step.released.float().contiguous()  # torch 2.13: normalising groups in another order crashes it
             attacker.learn(z.detach(), step.x, contest.error, self.steps)
             error = attacker.attack(z, step.x, contest.error)
         return self.weight * contest.success(error, self.threshold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,13 +14,19 @@ from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES, Defense, Step
 from leakscope.core.model import SplitModel
-from leakscope.defenses._classes import Groups, by_class
+from leakscope.defenses._classes import Groups
 from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import GatedPool, effective_share, weighted_variance
-from leakscope.defenses._schedules import SCHEDULES, Schedule, refuse_schedule
+from leakscope.defenses._schedules import SCHEDULES, Schedule
 from leakscope.defenses._slots import SlotAttention, SlotSettings, rows, slot_attention, slot_moments
-from leakscope.defenses._surrogate import Watch, class_average, excess, gradient_times
-from leakscope.defenses._weight import refuse_not_positive, refuse_weight
+from leakscope.defenses._surrogate import (
+    Watch,
+    class_average,
+    excess,
+    gradient_times,
+    refuse_settings,
+    watched_penalty,
+)
 
 Coupling = Literal["parallel", "shortcut"]
 Hinge = Callable[[Tensor], Tensor]
@@ -83,13 +90,9 @@ class CEMFused(Defense):
     settings: SlotSettings = field(default_factory=SlotSettings)
 
     def __post_init__(self) -> None:
-        refuse_weight(self.weight)
-        refuse_not_positive(sigma=self.sigma, rho=self.rho, scale=self.scale)
-        refuse_schedule(self.schedule)
+        refuse_settings(self.weight, self.warmup, self.schedule, sigma=self.sigma, rho=self.rho, scale=self.scale)
         if self.coupling not in _COUPLINGS:
             raise ValueError(f"unknown coupling {self.coupling!r}; coupling must be one of {', '.join(_COUPLINGS)}")
-        if self.warmup < 0:
-            raise ValueError("warmup counts epochs without penalty; it must be 0 or more")
 
     def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
         if self.weight == 0:
@@ -105,13 +108,10 @@ class CEMFused(Defense):
         fusion = step.aux
         assert isinstance(fusion, Fusion)
         factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
-        z, classes = step.features.flatten(1).float(), by_class(step.y)
-        loss, weights = self.surrogate(fusion, gradient_times(z, factor), classes, step.rng)
-        fusion.watch.log(loss, classes, z, effective_share(weights, classes))
-        return loss + (factor - 1) * loss.detach()
+        return watched_penalty(step, factor, fusion.watch, partial(self.surrogate, fusion, step.rng))
 
-    def surrogate(self, fusion: Fusion, z: Tensor, classes: Groups, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The loss before λ, and the weights of the gates: N×D to a number and N."""
+    def surrogate(self, fusion: Fusion, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
+        """The loss before λ, and the effective share of samples behind the gates: N×D to a number and C."""
         pool, attention = fusion.pool, fusion.attention
         weights = gradient_times(pool.weights(pool.norm(z.detach()), classes), -1)
         pooled = weighted_variance(z, weights, classes)  # C×D
@@ -122,7 +122,7 @@ class CEMFused(Defense):
         losses = _COUPLINGS[self.coupling](
             pooled, slotted, attention.shares(mass, classes), mix, lambda v: excess(v, self.sigma, self.rho)
         )
-        return self.scale * class_average(classes, losses, least=3), weights
+        return self.scale * class_average(classes, losses, least=3), effective_share(weights, classes)
 
     def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
         if not isinstance(aux, Fusion):

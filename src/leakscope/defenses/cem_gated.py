@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,10 +14,10 @@ from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES, Defense, Step
 from leakscope.core.model import SplitModel
-from leakscope.defenses._classes import Groups, by_class
+from leakscope.defenses._classes import Groups
 from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import GatedPool, effective_share, weighted_variance
-from leakscope.defenses._schedules import SCHEDULES, Schedule, refuse_schedule
+from leakscope.defenses._schedules import SCHEDULES, Schedule
 from leakscope.defenses._surrogate import (
     DIRECTIONS,
     Form,
@@ -24,9 +25,11 @@ from leakscope.defenses._surrogate import (
     class_average,
     excess,
     gradient_times,
+    optimised,
     refuse_form,
+    refuse_settings,
+    watched_penalty,
 )
-from leakscope.defenses._weight import refuse_not_positive, refuse_weight
 
 
 class Gates(nn.Module):
@@ -73,12 +76,8 @@ class CEMGated(Defense):
     schedule: Schedule = "inverse-rate"
 
     def __post_init__(self) -> None:
-        refuse_weight(self.weight)
-        refuse_not_positive(sigma=self.sigma, rho=self.rho, scale=self.scale)
+        refuse_settings(self.weight, self.warmup, self.schedule, sigma=self.sigma, rho=self.rho, scale=self.scale)
         refuse_form(self.form)
-        refuse_schedule(self.schedule)
-        if self.warmup < 0:
-            raise ValueError("warmup counts epochs without penalty; it must be 0 or more")
 
     def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
         if self.weight == 0:
@@ -88,23 +87,18 @@ class CEMGated(Defense):
             return Gates(width, affine=self.form == "published")
 
     def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
-        # Weight decay would move even weights that have no gradient.
-        return () if self.form == "detached" else aux.parameters()
+        return optimised(self.form, aux)
 
     def penalty(self, step: Step) -> Tensor | None:
         if self.weight == 0 or step.epoch < self.warmup:
             return None
         gates = step.aux
         assert isinstance(gates, Gates)
-        # λ acts on the encoder only: the gates get the gradient of the bare surrogate, as published.
         factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
-        z, classes = step.features.flatten(1).float(), by_class(step.y)
-        loss, weights = self.surrogate(gates.pool, gradient_times(z, factor), classes)
-        gates.watch.log(loss, classes, z, effective_share(weights, classes))
-        return loss + (factor - 1) * loss.detach()
+        return watched_penalty(step, factor, gates.watch, partial(self.surrogate, gates.pool))
 
     def surrogate(self, pool: GatedPool, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
-        """The loss before λ, and the weights: N×D to a number and N."""
+        """The loss before λ, and the effective share of each class's samples: N×D to a number and C."""
         if self.form == "published":
             x = pool.norm(z)
             weights = pool.weights(x, classes)
@@ -112,7 +106,7 @@ class CEMGated(Defense):
             x = z
             weights = gradient_times(pool.weights(pool.norm(z.detach()), classes), DIRECTIONS[self.form])
         losses = excess(weighted_variance(x, weights, classes), self.sigma, self.rho).mean(1)
-        return self.scale * class_average(classes, losses, least=2), weights
+        return self.scale * class_average(classes, losses, least=2), effective_share(weights, classes)
 
     def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
         return aux.watch.notes() if isinstance(aux, Gates) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import log
 from typing import Any, ClassVar
 
@@ -15,10 +16,10 @@ from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES, Defense, Step
 from leakscope.core.model import SplitModel
-from leakscope.defenses._classes import Groups, by_class
+from leakscope.defenses._classes import Groups
 from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import hidden_width
-from leakscope.defenses._schedules import SCHEDULES, Schedule, refuse_schedule
+from leakscope.defenses._schedules import SCHEDULES, Schedule
 from leakscope.defenses._slots import (
     SlotAttention,
     SlotSettings,
@@ -34,9 +35,11 @@ from leakscope.defenses._surrogate import (
     class_average,
     excess,
     gradient_times,
+    optimised,
     refuse_form,
+    refuse_settings,
+    watched_penalty,
 )
-from leakscope.defenses._weight import refuse_not_positive, refuse_weight
 
 
 class Rewriting(nn.Module):
@@ -120,12 +123,8 @@ class CEMSlot(Defense):
     settings: SlotSettings = field(default_factory=SlotSettings)
 
     def __post_init__(self) -> None:
-        refuse_weight(self.weight)
-        refuse_not_positive(sigma=self.sigma, rho=self.rho, scale=self.scale)
+        refuse_settings(self.weight, self.warmup, self.schedule, sigma=self.sigma, rho=self.rho, scale=self.scale)
         refuse_form(self.form)
-        refuse_schedule(self.schedule)
-        if self.warmup < 0:
-            raise ValueError("warmup counts epochs without penalty; it must be 0 or more")
 
     def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
         if self.weight == 0:
@@ -139,8 +138,7 @@ class CEMSlot(Defense):
             return Slots(attention, Rewriting(width, self.settings))
 
     def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
-        # Weight decay would move even weights that have no gradient.
-        return () if self.form == "detached" else aux.parameters()
+        return optimised(self.form, aux)
 
     def penalty(self, step: Step) -> Tensor | None:
         if self.weight == 0 or step.epoch < self.warmup:
@@ -148,18 +146,16 @@ class CEMSlot(Defense):
         slots = step.aux
         assert isinstance(slots, Slots)
         factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
-        z, classes = step.features.flatten(1).float(), by_class(step.y)
-        loss, responsibilities = self.surrogate(slots, gradient_times(z, factor), classes, step.rng)
-        slots.watch.log(loss, classes, z, effective_share_of_slots(responsibilities, classes))
-        return loss + (factor - 1) * loss.detach()
+        return watched_penalty(step, factor, slots.watch, partial(self.surrogate, slots, step.rng))
 
-    def surrogate(self, slots: Slots, z: Tensor, classes: Groups, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The loss before λ, and the responsibilities: N×D to a number and C×M×S."""
+    def surrogate(self, slots: Slots, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
+        """The loss before λ, and the effective share of each class's samples: N×D to a number and C."""
         if slots.rewriting is None:
             losses, responsibilities = self._fixed(slots.attention, z, classes, rng)
         else:
             losses, responsibilities = self._published(slots.attention, slots.rewriting, z, classes, rng)
-        return self.scale * class_average(classes, losses, least=3), responsibilities
+        share = effective_share_of_slots(responsibilities, classes)
+        return self.scale * class_average(classes, losses, least=3), share
 
     def _published(
         self, attention: SlotAttention, rewriting: Rewriting, z: Tensor, classes: Groups, rng: torch.Generator

@@ -14,9 +14,11 @@ from leakscope.defenses._classes import by_class
 from leakscope.defenses._weight import refuse_weight
 
 
-def mixcon(features: Tensor, y: Tensor, beta: float, epsilon: float) -> Tensor:
+def mixcon(features: Tensor, y: Tensor, beta: float, epsilon: float, *, unit_norm: bool = True) -> Tensor:
     """The mean of d + β/d over pairs of different classes; 0 with fewer than two classes."""
-    z = F.normalize(features.flatten(1).float(), dim=1)  # N×D
+    z = features.flatten(1).float()  # N×D
+    if unit_norm:
+        z = F.normalize(z, dim=1)
     classes = by_class(y)
     present = len(classes.count)
     if present < 2:
@@ -44,7 +46,9 @@ class MixCon(Defense):
 
     over unit-norm features, with z_{i,c} the i-th sample of class c in the batch, p the size of the
     smallest class present and C the number of classes present; λ is `weight`, and d is kept within
-    [ε, 1/ε]. The first term shrinks to d = √β; with β = 0 all features fall on one point.
+    [ε, 1/ε]. The first term shrinks to d = √β; with β = 0 all features fall on one point. With
+    `unit_norm` off, features are taken as they are: the paper normalises "in practice", but the collapse to the
+    origin that it shows for β = 0 on synthetic data is only possible without.
 
     Li et al., "MixCon: adjusting the separability of data representations for harder data recovery", 2020
     (arXiv 2010.11463).
@@ -58,6 +62,7 @@ class MixCon(Defense):
     weight: float = 0.1
     beta: float = 0.01
     epsilon: float = 1e-6
+    unit_norm: bool = True
 
     def __post_init__(self) -> None:
         refuse_weight(self.weight)
@@ -69,4 +74,4 @@ class MixCon(Defense):
     def penalty(self, step: Step) -> Tensor | None:
         if self.weight == 0:
             return None
-        return self.weight * mixcon(step.features, step.y, self.beta, self.epsilon)
+        return self.weight * mixcon(step.features, step.y, self.beta, self.epsilon, unit_norm=self.unit_norm)

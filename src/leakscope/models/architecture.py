@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from leakscope.core.spec import Kind
+from leakscope.core.model import SplitModel
+from leakscope.core.spec import Kind, Plain
 
 
 class Architecture(ABC):
@@ -28,6 +29,15 @@ class Architecture(ABC):
     def normalization(self) -> nn.Module | None:
         """The layer that turns pixels in [0, 1] into what the weights expect; None: they read pixels."""
         return None
+
+    @property
+    def defense(self) -> Plain | None:
+        """The description of the defence it comes with; None: it comes without."""
+        return None
+
+    def fill(self, split: SplitModel) -> None:
+        """Put in the weights it comes with, once cut and defended; most come without."""
+        del split
 
 
 MODELS: Kind[Architecture] = Kind("model", "leakscope.models")

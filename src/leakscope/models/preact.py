@@ -22,6 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from leakscope.core.model import Normalize
 from leakscope.models.architecture import MODELS, Architecture
 
 UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (6, 8, 12, 6), 152: (3, 8, 36, 3)}
@@ -63,8 +64,24 @@ class PreactBlock(nn.Module):
         return shortcut + branch
 
 
+class PlainBlock(nn.Module):
+    """`y = W_2 act(W_1 x)`: the block with its shortcut taken out, and nothing else changed."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, activation: str, batch_norm: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = _norm(batch_norm, outputs)
+        self.act = _activation(activation, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = _norm(batch_norm, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm2(self.conv2(self.act(self.norm1(self.conv1(x)))))
+        return y
+
+
 class PreactResNet(nn.Module):
-    """Shallow layers, four stages of `PreactBlock`s, average pooling and one linear layer."""
+    """Shallow layers, four stages of blocks, average pooling and one linear layer."""
 
     def __init__(self, stem: nn.Sequential, stages: list[nn.Sequential], features: int, classes: int) -> None:
         super().__init__()
@@ -83,16 +100,21 @@ class PreactResNet(nn.Module):
 STEMS = {"conv3": (3, 1), "conv7": (7, 2)}
 
 
-@MODELS.register("preact-resnet")
+@MODELS.register("preact-resnet", revision=2)
 @dataclass(frozen=True)
 class PreactResNetArchitecture(Architecture):
-    """PEEL's networks; see the module. `stem_activation` puts an activation after the first convolution."""
+    """PEEL's networks; see the module. `stem_activation` puts an activation after the first convolution.
+
+    The paper's configurations: U is the default with untrained weights, P the trained one, and M in front
+    of either is `pooling=true`. `skip=false` takes every shortcut out.
+    """
 
     depth: int = 18
     width: int = 64
     growth: tuple[int, int, int] = (2, 2, 2)
     strided: bool = True
     pooling: bool = False
+    skip: bool = True
     stem: Literal["conv3", "conv7"] = "conv3"
     stem_activation: bool = False
     activation: Literal["relu", "prelu"] = "relu"
@@ -116,6 +138,10 @@ class PreactResNetArchitecture(Architecture):
     def default_cuts(self) -> tuple[str, ...]:
         return tuple(f"layer{stage}.{units - 1}" for stage, units in enumerate(UNITS[self.depth], 1))
 
+    def normalization(self) -> nn.Module:
+        """Values of order one around zero: PEEL starts at zero and moves by at most steps × learning rate."""
+        return Normalize((0.5,), (0.25,))
+
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         kernel, stride = STEMS[self.stem]
         stem = nn.Sequential()
@@ -126,12 +152,13 @@ class PreactResNetArchitecture(Architecture):
             stem.add_module("act", _activation(self.activation, self.width))
         if self.pooling:
             stem.add_module("pool", nn.MaxPool2d(3, 2, 1))
+        block = PreactBlock if self.skip else PlainBlock
         stages, inputs = [], self.width
         for stage, (units, outputs) in enumerate(zip(UNITS[self.depth], self.channels, strict=True)):
             blocks = []
             for unit in range(units):
                 stride = 2 if self.strided and stage > 0 and unit == 0 else 1
-                blocks.append(PreactBlock(inputs, outputs, stride, self.activation, self.batch_norm))
+                blocks.append(block(inputs, outputs, stride, self.activation, self.batch_norm))
                 inputs = outputs
             stages.append(nn.Sequential(*blocks))
         model = PreactResNet(stem, stages, inputs, classes)

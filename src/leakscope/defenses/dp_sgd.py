@@ -1,0 +1,220 @@
+"""Training that no single private picture can change much."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import gcd
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core.data import ImageSet
+from leakscope.core.defense import DEFENSES, Defense, Step
+from leakscope.core.errors import UsageError
+from leakscope.core.model import SplitModel
+from leakscope.defenses._drawing import blank
+from leakscope.defenses._weight import refuse_not_positive
+
+#: Numbers in the per-sample gradients held at once: 256 MB.
+_LARGEST = 2**26
+
+WARNING = (
+    "differential privacy covers the pictures it was trained on; "
+    "features and scores of a picture sent at inference are not hidden by it"
+)
+
+
+class Ledger(nn.Module):
+    """How often the private data were asked, and how much of them each time."""
+
+    steps: Tensor
+    rate: Tensor
+
+    def __init__(self, replaced: int) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("rate", torch.tensor(0.0, dtype=torch.float64))
+        self.replaced = replaced
+        self.data: ImageSet | None = None  # the training set; batches are drawn from it
+
+
+def _by_groups(layer: nn.Module) -> nn.GroupNorm:
+    """A group normalisation with the same scale and shift."""
+    channels: int = layer.num_features  # type: ignore[assignment]
+    # Groups of two channels or more: one of a single number would always be 0.
+    flat = isinstance(layer, nn.BatchNorm1d)
+    groups = 1 if flat or channels % 2 else gcd(8, channels // 2)
+    norm = nn.GroupNorm(groups, channels, affine=layer.weight is not None)
+    if layer.weight is not None:
+        norm.load_state_dict({"weight": layer.weight, "bias": layer.bias})
+        norm.to(layer.weight)  # type: ignore[arg-type]
+    return norm.train(layer.training)
+
+
+def _exchanged(model: nn.Module) -> int:
+    """Exchange batch normalisations in place and let nothing work in place; gives how many were exchanged."""
+    found = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    for name, layer in found.items():
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, _by_groups(layer))
+    for module in model.modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]  # hooks on gradients forbid it
+    return len(found)
+
+
+def _refuse_layers(model: nn.Module) -> None:
+    from opacus.grad_sample import GradSampleHooks
+    from opacus.validators import ModuleValidator
+
+    was_training = {module: module.training for module in model.modules()}
+    problems = [*ModuleValidator.validate(model.train(), strict=False), *GradSampleHooks.validate(module=model)]
+    for module, training in was_training.items():
+        module.training = training
+    if problems:
+        reason = str(problems[0]).splitlines()[0]
+        raise UsageError(f"dp-sgd has no per-sample gradients for this network ({reason}); take another network")
+
+
+@contextmanager
+def _sampling(model: nn.Module) -> Iterator[None]:
+    """Within it a backward pass leaves per-sample gradients in `grad_sample` of each parameter; no trace after."""
+    from opacus.grad_sample import GradSampleHooks
+
+    hooks = GradSampleHooks(model, loss_reduction="sum")
+    try:
+        yield
+    finally:
+        hooks.cleanup()
+        for module in model.modules():
+            vars(module).pop("activations", None)
+            vars(module).pop("max_batch_len", None)
+
+
+def clipped_sum(samples: list[Tensor], clip: float) -> list[Tensor]:
+    """Σ_i g_i · min(1, C/‖g_i‖), the norm over all parameters of a sample."""
+    norms = torch.stack([g.flatten(1).square().sum(1) for g in samples]).sum(0).sqrt()
+    factors = clip / norms.clamp_min(clip)
+    return [torch.tensordot(factors, g, 1) for g in samples]
+
+
+@DEFENSES.register("dp-sgd")
+@dataclass(frozen=True)
+class DpSgd(Defense):
+    """Clips the gradient of every picture and adds noise, so that training is (ε, δ)-differentially private.
+
+        g = ( Σ_{i∈B} g_i · min(1, C/‖g_i‖) + σ C n ) / (q N),  n ~ N(0, I),  each of N pictures in B with chance q
+
+    with σ the `noise`, C the `clip` and q the batch size over N. ε for `delta` is in the notes, by Rényi
+    accounting over all steps. **It protects the pictures of training. It does not hide a picture that is sent
+    to the trained network**: attacks on features at a cut are not what it is made against.
+
+    Abadi et al., "Deep learning with differential privacy", CCS 2016; gradients and accounting by Opacus (extra
+    `dp`). Constants of Dibbo et al., "Sparse coding architecture", 2024, for their baseline of Hayes et al.
+
+    Batch normalisation mixes the pictures of a batch, which leaves no per-sample gradient: the network is
+    rebuilt with group normalisation in its place (groups of two channels or more; scale and shift are kept), and
+    the notes count the layers. A fair twin has the same layers.
+
+    Differs from the paper: batches are drawn here, not by the loop, whose shuffled ones would not have the ε that
+    is reported; `training.augment` therefore does not reach it. It cannot be stacked with a penalty. Early
+    stopping (`patience`) looks at private pictures outside the ε.
+    """
+
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    owns_backward: ClassVar[bool] = True
+
+    noise: float = 1.1
+    clip: float = 1.0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError("noise must be 0 (clipping alone, no guarantee) or more, such as 1.1")
+        refuse_not_positive(clip=self.clip)
+        if not 0 < self.delta < 1:
+            raise ValueError("delta is a probability, well below one over the number of pictures, such as 1e-5")
+
+    def rebuild(self, split: SplitModel, example: Tensor) -> SplitModel:
+        if find_spec("opacus") is None:
+            raise UsageError("dp-sgd needs Opacus; pip install 'leakscope[dp]'")
+        rebuilt = copy.copy(split)  # of the same class: another defence may have made it one of its own
+        rebuilt._modules = dict(split._modules)
+        rebuilt.model = copy.deepcopy(split.model)
+        _exchanged(rebuilt.model)
+        _refuse_layers(rebuilt.model)
+        return rebuilt
+
+    def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
+        return Ledger(sum(isinstance(layer, nn.GroupNorm) for layer in split.modules()))
+
+    def before_epoch(self, split: SplitModel, aux: nn.Module, data: ImageSet, epoch: int) -> None:
+        assert isinstance(aux, Ledger)
+        aux.data = data
+
+    def backward(self, loss: Tensor, step: Step) -> None:
+        if loss is not step.task_loss:
+            raise UsageError("dp-sgd cannot be stacked with a penalty, which mixes the pictures of a batch; drop one")
+        ledger = step.aux
+        assert isinstance(ledger, Ledger)
+        assert ledger.data is not None
+        total, expected = len(ledger.data), len(step.x)
+        draws = torch.rand(total, generator=step.rng, device=step.rng.device)
+        drawn = (draws < expected / total).nonzero().flatten().cpu()
+        parameters = [p for p in step.split.parameters() if p.requires_grad]
+        sums = [torch.zeros_like(p) for p in parameters]
+        room = max(1, _LARGEST // sum(p.numel() for p in parameters))
+        with _sampling(step.split.model):
+            for part in drawn.split(room) if len(drawn) else ():
+                x, y = ledger.data.images[part].to(step.x.device), ledger.data.labels[part].to(step.x.device)
+                self._add(sums, parameters, step, x.requires_grad_(), y)
+        for p, own in zip(parameters, sums, strict=True):
+            if self.noise > 0:
+                own = own + self.noise * self.clip * blank(p, step.rng).normal_(generator=step.rng).to(p.device)
+            p.grad = own / expected
+        ledger.steps += 1
+        ledger.rate.fill_(expected / total)
+
+    def _add(self, sums: list[Tensor], parameters: list[nn.Parameter], step: Step, x: Tensor, y: Tensor) -> None:
+        task = F.cross_entropy(step.split.run(x, step.rng).scores, y, reduction="sum")
+        # The gradient of the pictures passes every layer, where the hooks see it; that of the
+        # weights, summed over the batch, is not needed and not computed.
+        torch.autograd.grad(task, x)
+        reached = [i for i, p in enumerate(parameters) if getattr(p, "grad_sample", None) is not None]
+        samples = [parameters[i].grad_sample for i in reached]  # type: ignore[attr-defined]
+        for i, value in zip(reached, clipped_sum(samples, self.clip), strict=True):
+            sums[i] += value
+        for p in parameters:
+            p.grad_sample = None  # type: ignore[attr-defined]
+
+    def epsilon(self, rate: float, steps: int) -> float | None:
+        """ε for `delta`; None when there is no guarantee."""
+        if self.noise == 0:
+            return None
+        from opacus.accountants import RDPAccountant
+
+        accountant = RDPAccountant()
+        accountant.history = [(self.noise, rate, steps)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that another order might be a little tighter
+            return float(accountant.get_epsilon(delta=self.delta))
+
+    def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
+        assert isinstance(aux, Ledger)
+        aux.data = None
+        steps, rate = int(aux.steps), float(aux.rate)
+        return {
+            "epsilon": self.epsilon(rate, steps) if steps else 0.0,
+            "delta": self.delta,
+            "sample_rate": rate,
+            "steps": steps,
+            "group_normalisations": aux.replaced,
+            "warning": WARNING,
+        }

@@ -1,0 +1,140 @@
+"""Targets that `leakscope export` wrote: a folder with weights, a description, and what its files must hash to.
+
+    config.json         architecture, cut, defence, pictures it reads, accuracy, SHA-256 of the weights
+    model.safetensors   weights
+    README.md           the model card
+    SHA256SUMS          of the three above
+
+A checksum tells damage and careless tampering; who may replace all files can replace it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from leakscope.core.errors import UsageError
+from leakscope.core.model import SplitModel
+from leakscope.core.spec import Plain
+from leakscope.models.architecture import MODELS, Architecture
+from leakscope.models.weights import read_state
+
+DESCRIPTION, WEIGHTS, CARD, SUMS = "config.json", "model.safetensors", "README.md", "SHA256SUMS"
+SCHEMA = "leakscope/target/1"
+#: Architectures that a description must not name: they would run code, or lead on to other folders.
+NOT_PORTABLE = frozenset({"file", "given", "path", "hf"})
+
+
+def sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); copy the whole folder again") from None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A folder that was looked at: its weights are those it was written with."""
+
+    folder: Path
+    architecture: Architecture
+    cut: str
+    defense: Plain
+    shape: tuple[int, int, int]
+    classes: int
+    digest: str  # of the weights
+
+    @classmethod
+    def read(cls, folder: Path) -> Exported:
+        """The target in `folder`, or in the current snapshot of a folder of the Hugging Face cache."""
+        folder = _snapshot(folder)
+        tree = _description(folder / DESCRIPTION)
+        try:
+            found = sha256(folder / WEIGHTS)
+            if found != tree["files"][WEIGHTS]:
+                raise UsageError(f"{folder / WEIGHTS} was changed after its export (SHA-256 differs); get it again")
+            plain = tree["architecture"]
+            if plain["kind"] in NOT_PORTABLE:
+                raise UsageError(f"{folder / DESCRIPTION} names the architecture {plain['kind']!r}, which is refused")
+            architecture = MODELS.build(plain)
+            if plain["revision"] != architecture.revision:
+                raise UsageError(
+                    f"{folder} holds revision {plain['revision']} of {plain['kind']}, this version builds revision "
+                    f"{architecture.revision}; use the Leakscope that wrote it ({tree['versions']['leakscope']})"
+                )
+            channels, height, width = tree["input"]["shape"]
+            return cls(
+                folder, architecture, tree["cut"], tree["defense"], (channels, height, width),
+                len(tree["input"]["classes"]), found[:24],
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{folder / DESCRIPTION} is not whole ({error}); export the target again") from None
+
+
+def _snapshot(folder: Path) -> Path:
+    reference = folder / "refs" / "main"
+    if not (folder / DESCRIPTION).exists() and reference.is_file():
+        return folder / "snapshots" / reference.read_text().strip()
+    return folder
+
+
+def _description(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UsageError(f"no {path.name} in {path.parent}; give a folder that `leakscope export` wrote") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON ({error}); get it again") from None
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+        raise UsageError(f"{path} does not describe a target ({SCHEMA}); give a folder that `leakscope export` wrote")
+    return tree
+
+
+class ExportedArchitecture(Architecture):
+    """A network that comes with its weights, cut and defence."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """Where its files are."""
+
+    @cached_property
+    def exported(self) -> Exported:
+        return Exported.read(self.folder)
+
+    @property
+    def default_cuts(self) -> tuple[str, ...]:
+        return (self.exported.cut,)
+
+    @property
+    def defense(self) -> Plain | None:
+        return self.exported.defense
+
+    def normalization(self) -> nn.Module | None:
+        return self.exported.architecture.normalization()
+
+    def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+        own = self.exported
+        if (image_shape, classes) != (own.shape, own.classes):
+            reads, given = ("×".join(map(str, shape)) for shape in (own.shape, image_shape))
+            raise UsageError(
+                f"{own.folder} reads {reads} pictures of {own.classes} classes, the data have {given} and {classes}; "
+                "give the data it was trained for"
+            )
+        return own.architecture.build(image_shape, classes)
+
+    def fill(self, split: SplitModel) -> None:
+        own, state = split.state_dict(), read_state(self.exported.folder / WEIGHTS)
+        if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
+            raise UsageError(
+                f"{self.exported.folder} was built with its own defence and cut; leave --defense and --cut out"
+            )
+        split.load_state_dict(state)
