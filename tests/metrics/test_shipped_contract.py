@@ -14,6 +14,7 @@ SPECS = [
     "mse",
     "psnr",
     "ssim",
+    "ssim-padded",
     "cosine",
     "lpips",
     "psim:random-conv",

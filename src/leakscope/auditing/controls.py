@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense
 from leakscope.core.model import SplitModel
+from leakscope.sparse import SparseCoding
 
 #: An attack passes its positive control when it recovers this share of the pixel variance …
 POSITIVE_LEAK = 0.9
@@ -99,6 +101,24 @@ def residual_control(image_shape: tuple[int, int, int], classes: int) -> SplitMo
         model.add_module("block2", _Contraction(channels, 4 * channels))
         model.add_module("head", _Scores(classes))
     return SplitModel(model, "block2").eval()
+
+
+def sparse_control(image_shape: tuple[int, int, int], classes: int) -> SplitModel:
+    """A sparse layer that leaves out next to nothing: the control of attacks that read codes by their dictionary."""
+    channels = image_shape[0]
+    model = nn.Sequential()
+    layer = SparseCoding(channels, 16 * channels, 5, penalty=0.02, generator=seeds.generator(0, "sparse control"))
+    model.add_module("code", layer)
+    model.add_module("head", _Scores(classes))
+    return SplitModel(model, "code").eval()
+
+
+#: The control that an attack names: a network of known answer, from a shape and a number of classes.
+CONTROLS: dict[str, Callable[..., SplitModel]] = {
+    "identity": identity_control,
+    "residual": residual_control,
+    "sparse": sparse_control,
+}
 
 
 class _Planted(nn.Module):

@@ -19,16 +19,19 @@ class Rule:
 
 RULES: dict[str, Rule] = {
     "control-failed": Rule("blocks", "The attack could not invert an encoder that sends the picture itself, so its failure elsewhere says nothing."),
+    "class-control-failed": Rule("blocks", "The attack could not satisfy a target that scores the distance to each class's mean picture, so its failure elsewhere says nothing."),
+    "target-unconvinced": Rule("blocks", "The target itself does not accept the reconstructions: the search inside the prior did not converge."),
     "weak-on-control": Rule("blocks", "The attack inverts a lossless encoder of easy pictures but not of these: it needs more public pictures or more steps, and what it rebuilt is a lower bound."),
     "canary-missed": Rule("blocks", "The attack missed a lossless copy of the picture planted beside the defended features."),
     "negative-control": Rule("blocks", "Reconstructions fit pictures of other victims: the evaluation itself leaks."),
-    "attack-diverged": Rule("blocks", "Some reconstructions were not finite and fell back to the starting picture."),
-    "not-converged": Rule("blocks", "The attack's own objective was still falling steeply when its budget ended."),
+    "attack-diverged": Rule("blocks", "Some solves left their problem: not finite, or explaining no more than zeros would. What they rebuilt says nothing."),
+    "not-converged": Rule("blocks", "The attack's own objective was still falling steeply when its budget ended, or what it rebuilt does not explain the features it was given."),
     "more-budget-helps": Rule("blocks", "Twice the budget rebuilt noticeably more: the reported leak is a lower bound."),
     "accuracy-collapsed": Rule("blocks", "The target's accuracy is far below its undefended twin's, or near chance: it hides pictures by being useless."),
     "linear-beats-strong": Rule("warns", "A linear inverter recovers more than this attack, which is therefore too weak or badly tuned here."),
     "black-box-beats-white-box": Rule("warns", "An attack without gradients beats this one: gradients are masked, or the search is stuck."),
     "zero-gradient": Rule("warns", "The encoder's gradient vanishes for some victims (rounding, saturation): search sees nothing, other attacks may."),
+    "features-unexplained": Rule("warns", "What this attack rebuilt does not explain the features it was given (a block that loses dimensions or folds, a solve that diverged or stopped early); another attack on this target does, and recovers no less."),
     "noise-not-averaged": Rule("warns", "The release is random and this attack does not take its expectation."),
     "single-class-means": Rule("warns", "Public data lacks some victims' classes; their floor is the overall mean picture."),
 }  # fmt: skip
@@ -64,7 +67,8 @@ def of_result(result: dict[str, Any], *, random_release: bool, averages_noise: b
     notes = result["notes"]
     leaky = result["metrics"]["leak"]["mean"] > 1 - TIE
     found = {
-        "attack-diverged": notes.get("diverged", 0) > 0,
+        # An attack that says what it left unexplained is judged beside the others; see `across`.
+        "attack-diverged": notes.get("diverged", 0) > 0 and "unexplained" not in notes,
         # A result at the ceiling needs no more convergence.
         "not-converged": still_falling(notes.get("curve", [])) and not leaky,
         "zero-gradient": notes.get("zero_gradient", 0) > 0,
@@ -73,15 +77,33 @@ def of_result(result: dict[str, Any], *, random_release: bool, averages_noise: b
     return [name for name, raised in found.items() if raised]
 
 
+def _failure(notes: dict[str, Any], leak: float) -> str | None:
+    """The flag of an attack that did not explain all the features it was given, if nothing stands in for it."""
+    if "unexplained" not in notes:
+        return None
+    if notes.get("diverged", 0) > 0:
+        return "attack-diverged"
+    # A result at the ceiling needs no more convergence; one still falling is flagged by its curve.
+    open_ended = notes["unexplained"] > 0 and leak <= 1 - TIE
+    return "not-converged" if open_ended and not still_falling(notes.get("curve", [])) else None
+
+
 def across(results: Iterable[dict[str, Any]], white_box: set[str]) -> dict[str, list[str]]:
     """Flags that results on one target raise against each other, by result key."""
     rows = list(results)
     leak = {row["key"]: row["metrics"]["leak"]["mean"] for row in rows}
+    sound = [row for row in rows if not row["notes"].get("unexplained") and not row["notes"].get("diverged")]
+    explained = max((leak[row["key"]] for row in sound), default=None)
     linear = max((leak[row["key"]] for row in rows if row["attack"].startswith("ridge")), default=None)
     black = max((leak[row["key"]] for row in rows if row["attack"].partition(":")[0] not in white_box), default=None)
     found: dict[str, list[str]] = {}
     for row in rows:
         name, value = row["attack"].partition(":")[0], leak[row["key"]]
+        failure = _failure(row["notes"], value)
+        if failure is not None:
+            # Its failure counts for nothing, unless an attack that did explain the features stands in for it.
+            covered = explained is not None and explained >= value - TIE
+            found.setdefault(row["key"], []).append("features-unexplained" if covered else failure)
         if linear is not None and name != "ridge" and linear > value + TIE:
             found.setdefault(row["key"], []).append("linear-beats-strong")
         if black is not None and name in white_box and black > value + TIE:
@@ -91,6 +113,24 @@ def across(results: Iterable[dict[str, Any]], white_box: set[str]) -> dict[str, 
 
 #: Points of accuracy a defence may cost before its privacy stops counting.
 COLLAPSE = 0.1
+
+
+#: Blocks a flag names; a failure spreads from the first to all that are peeled after it.
+_NAMED = 3
+
+
+def with_blocks(flag: Flag, notes: dict[str, Any]) -> Flag:
+    """The flag with the blocks it was raised for, where an attack names them."""
+    named = {
+        "attack-diverged": ("diverged_blocks",),
+        "not-converged": ("unexplained_blocks",),
+        "features-unexplained": ("diverged_blocks", "unexplained_blocks"),
+    }
+    blocks: list[str] = next((notes[key] for key in named.get(flag.id, ()) if notes.get(key)), [])
+    if not blocks:
+        return flag
+    shown = ", ".join(blocks[:_NAMED]) + (f" and {len(blocks) - _NAMED} more" if len(blocks) > _NAMED else "")
+    return Flag(flag.id, f"{flag.where}, {'block' if len(blocks) == 1 else 'blocks'} {shown}")
 
 
 def collapsed(accuracy: float, twin: float | None, classes: int) -> bool:

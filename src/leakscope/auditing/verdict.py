@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,11 +84,24 @@ class Verdict:
         return EXIT_CODES[self.status]
 
 
+CONTROLS_FAILED = {"control-failed", "class-control-failed", "negative-control"}
+
+#: What was found, by whether classes were rebuilt: share, target, and the target's undefended twin.
+FOUND = {
+    False: "An attacker rebuilt {} of what distinguishes a picture from the average of its class, "
+    "from what {} gives away{}",
+    True: "Of the identities rebuilt from {1}, a network that no attack has read recognised {0} as well as real "
+    "pictures{2}",
+}
+
+
 def judge(
     targets: list[dict[str, Any]],
     flags: list[dict[str, str]],
     reached: Evidence,
     gate: Gate | None,
+    *,
+    of_classes: bool = False,
 ) -> Verdict:
     """One verdict. A found leak fails whatever the flags; a clean pass needs all of them quiet.
 
@@ -97,12 +111,9 @@ def judge(
     blocking = sorted({f"{flag['id']} ({flag['where']})" for flag in flags if flag["severity"] == "blocks"})
     worst = max(judged, key=lambda target: target["worst_case"]["leak"]["mean"])
     share = worst["worst_case"]["leak"]["mean"]
-    found = (
-        f"An attacker rebuilt {max(share, 0):.0%} of what distinguishes a picture from the average of its class, "
-        f"from what {_name(worst)} gives away{_twin(worst, targets)}"
-    )
+    found = FOUND[of_classes].format(f"{max(share, 0):.0%}", _name(worst), _twin(worst, targets))
     if gate is None:
-        if any(flag["id"] in {"control-failed", "negative-control"} for flag in flags):
+        if any(flag["id"] in CONTROLS_FAILED for flag in flags):
             return Verdict("inconclusive", f"No statement is possible: {_controls(flags)}", blocking, None)
         return Verdict("measured", f"{found}; no limit was set.", blocking, None)
 
@@ -131,6 +142,11 @@ def judge(
     return Verdict("pass", f"{found}: within the limit {gate.text} ({value:.3g}).", [], record)
 
 
+def gravest(codes: Iterable[int]) -> int:
+    """The exit code of several audits: a failed gate, else one that cannot tell, else a pass."""
+    return next((code for code in (1, 4) if code in set(codes)), 0)
+
+
 def _name(target: dict[str, Any]) -> str:
     return f"{target['model']} ({target['defense']}) at {target['cut']}"
 
@@ -145,5 +161,5 @@ def _twin(target: dict[str, Any], targets: list[dict[str, Any]]) -> str:
 
 
 def _controls(flags: list[dict[str, str]]) -> str:
-    failed = sorted({flag["where"] for flag in flags if flag["id"] in {"control-failed", "negative-control"}})
+    failed = sorted({flag["where"] for flag in flags if flag["id"] in CONTROLS_FAILED})
     return f"a control failed for {', '.join(failed)}."

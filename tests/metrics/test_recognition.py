@@ -1,0 +1,96 @@
+"""Recognition of rebuilt identities against loops and hand-made cases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.neighbors import NearestNeighbors
+
+from leakscope.core.seeds import generator
+from leakscope.metrics.recognition import MEASURES, Judged, neighbourhoods, recognition
+
+
+def judged(k: int = 4, m: int = 3, classes: int = 7, d: int = 5, per_class: int = 6) -> Judged:
+    rng = generator(0, "judged")
+    return Judged(
+        classes=torch.tensor([0, 2, 3, 6])[:k],
+        scores=torch.randn(k, m, classes, generator=rng),
+        features=torch.randn(k, m, d, generator=rng),
+        believed=torch.randint(classes, (k, m), generator=rng),
+        private=torch.randn(classes * per_class, d, generator=rng),
+        labels=torch.arange(classes * per_class) % classes,
+        ceiling=0.9,
+    )
+
+
+def test_every_measure_equals_a_loop_over_pictures() -> None:
+    it = judged()
+    got = recognition(it)
+    for i, identity in enumerate(it.classes.tolist()):
+        own = it.private[it.labels == identity]
+        rows: dict[str, list[float]] = {name: [] for name, measure in MEASURES.items() if not measure.of_set}
+        for j in range(it.scores.shape[1]):
+            ranking = it.scores[i, j].argsort(descending=True).tolist()
+            says = int(it.believed[i, j]) == identity
+            rows["attack-accuracy"].append(float(ranking[0] == identity))
+            rows["attack-accuracy-5"].append(float(identity in ranking[:5]))
+            rows["target-accuracy"].append(float(says))
+            rows["false-positive"].append(float(says and ranking[0] != identity))
+            rows["knn"].append(min(float((it.features[i, j] - other).square().sum()) for other in own))
+            rows["centroid"].append(float((it.features[i, j] - own.mean(0)).norm()))
+            rows["leak"].append((float(ranking[0] == identity) - 1 / 7) / (0.9 - 1 / 7))
+        for name, values in rows.items():
+            assert got[name][i].item() == pytest.approx(sum(values) / len(values), rel=1e-4, abs=1e-6), name
+
+
+def test_leak_is_zero_at_chance_and_one_at_the_accuracy_of_real_pictures() -> None:
+    it = judged(k=1, m=10, classes=10)
+    scores = torch.zeros(1, 10, 10)
+    scores[0, :, 1] = 1.0
+    scores[0, 0, 0] = 2.0  # one of ten is recognised: chance
+    at_chance = Judged(**{**vars(it), "scores": scores})
+    assert recognition(at_chance)["leak"].item() == pytest.approx(0, abs=1e-6)
+    scores[0, :9, 0] = 2.0  # nine of ten: as real pictures are
+    assert recognition(Judged(**{**vars(it), "scores": scores}))["leak"].item() == pytest.approx(1, abs=1e-6)
+
+
+def test_an_identity_without_private_pictures_is_refused() -> None:
+    it = judged()
+    with pytest.raises(ValueError, match="identity 6"):
+        recognition(Judged(**{**vars(it), "private": it.private[it.labels != 6], "labels": it.labels[it.labels != 6]}))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_neighbourhoods_equal_a_form_with_sklearn(k: int) -> None:
+    rng = generator(1, "sets")
+    real, fake = torch.randn(30, 4, generator=rng), 0.5 + torch.randn(25, 4, generator=rng)
+
+    def radii(points: torch.Tensor) -> list[float]:
+        finder = NearestNeighbors(n_neighbors=k + 1).fit(points.numpy())
+        return [float(row[-1]) for row in finder.kneighbors(points.numpy())[0]]
+
+    in_real = [[float((r - f).norm()) <= radius for f in fake] for r, radius in zip(real, radii(real), strict=True)]
+    fake_radii = radii(fake)
+    in_fake = [[float((r - f).norm()) <= fake_radii[j] for j, f in enumerate(fake)] for r in real]
+    got = neighbourhoods(real, fake, k)
+    columns = list(zip(*in_real, strict=True))
+    assert got.precision == pytest.approx(sum(any(column) for column in columns) / 25)
+    assert got.recall == pytest.approx(sum(any(row) for row in in_fake) / 30)
+    assert got.density == pytest.approx(sum(map(sum, columns)) / (k * 25))
+    assert got.coverage == pytest.approx(sum(any(row) for row in in_real) / 30)
+
+
+def test_set_measures_look_at_all_reconstructions_together() -> None:
+    it = judged()
+    private = it.private[torch.isin(it.labels, it.classes)]
+    got = recognition(it)
+    whole = neighbourhoods(private, it.features.flatten(0, 1))
+    assert (got["precision"].item(), got["coverage"].item()) == pytest.approx((whole.precision, whole.coverage))
+    same = Judged(**{**vars(it), "features": private[:24].view(4, 6, 5), "scores": torch.zeros(4, 6, 7),
+                     "believed": torch.zeros(4, 6, dtype=torch.long)})  # fmt: skip
+    assert recognition(same)["fid:evaluator"].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_too_few_points_are_refused() -> None:
+    with pytest.raises(ValueError, match="neighbours need"):
+        neighbourhoods(torch.zeros(3, 2), torch.zeros(9, 2))
