@@ -13,9 +13,11 @@ from leakscope.auditing.flags import Flag
 from leakscope.core import progress
 from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.spec import digest, label
+from leakscope.pipeline.class_controls import class_controls, unconverged
 from leakscope.pipeline.desk import Desk
 from leakscope.pipeline.document import Audit, finished
 from leakscope.pipeline.execute import Target, Workplace, realise, score, target_plan
+from leakscope.pipeline.outside import outside_findings
 from leakscope.pipeline.plan import Plan
 
 
@@ -23,15 +25,17 @@ def run_audit(plan: Plan, place: Workplace, *, command: str) -> Audit:
     """Run a plan to its verdict. Whatever the store already holds is not computed again."""
     started = time.monotonic()
     desk = Desk(plan, place)
-    grid = [(cut, defense, seed) for seed in plan.seeds for cut in plan.cuts for defense in plan.defenses]
-    with progress.stage("audit", len(grid) * len(plan.attacks)) as bar:
-        for cut, defense, seed in grid:
+    if plan.rebuilds_classes:
+        assert desk.judge is not None  # trained first: nothing is attacked that nobody can judge
+    with progress.stage("audit", sum(len(plan.suited[cut, defense]) for cut, defense, _ in plan.grid)) as bar:
+        for cut, defense, seed in plan.grid:
             target = realise(plan, target_plan(plan, cut, defense, seed), place)
             desk.targets[target.key] = target
-            for attack in plan.attacks:
+            for attack in plan.suited[cut, defense]:
                 finding = desk.attack(target, attack, seed)
                 desk.findings[target.key].append(finding)
                 bar.advance(1, leak=finding.leak)
+            desk.findings[target.key] += outside_findings(desk, target)
     passed = _controls(desk)
     _raise_flags(desk)
     flat_budget = _budget_is_flat(desk) if plan.config.evidence == "E2" else None
@@ -41,6 +45,8 @@ def run_audit(plan: Plan, place: Workplace, *, command: str) -> Audit:
 def _controls(desk: Desk) -> dict[str, Any]:
     """Positive control for every attack, negative control for every result, canary when E2 is wanted."""
     plan = desk.plan
+    if plan.rebuilds_classes:
+        return class_controls(desk)
     shape = tuple(next(iter(desk.targets.values())).record["feature_shape"])
     classes = len(plan.splits.private.classes)
     inverted = {label(attack): _inverts_control(desk, attack, shape, classes) for attack in plan.attacks}
@@ -60,7 +66,7 @@ def _controls(desk: Desk) -> dict[str, Any]:
             "required": controls.POSITIVE_LEAK,
             "attacks": inverted,
             "what": "every attack must invert an encoder that sends the picture itself"
-            " (those that peel blocks: a residual network with exactly one inverse)",
+            " (one that needs a structure: the easiest network that has it)",
         },
         "negative": {
             "passed": fits_others <= controls.NEGATIVE_LEAK,
@@ -79,11 +85,9 @@ def _inverts_control(desk: Desk, attack: Attack, shape: tuple[int, ...], classes
     given too little to learn these; failing there too, it is broken.
     """
     picture, seed = desk.plan.splits.private.shape, desk.plan.seeds[0]
-    split = controls.identity_control(shape, classes)
-    name, size = "identity", shape
-    if attack.peels_blocks:
-        split = controls.residual_control(picture, classes)
-        name, size = "residual", picture
+    name = attack.control
+    size = shape if name == "identity" else picture
+    split = controls.CONTROLS[name](size, classes)
     leak = desk.attack(_stand_in(split, name, size, desk), attack, seed).leak
     if leak < controls.POSITIVE_LEAK:
         public = controls.easy_pictures(min(len(desk.plan.splits.public), 1000), picture, "public")
@@ -100,9 +104,9 @@ def _canary(desk: Desk, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         return {"passed": None, "what": f"{what} (not run: evidence E2 was not asked for)"}
     found = {}
     for key, target in desk.targets.items():
-        able = [finding for finding in desk.findings[key] if not finding.case.attack.peels_blocks]
+        able = [finding for finding in desk.findings[key] if finding.case.attack.control == "identity"]
         if not able:
-            return {"passed": None, "what": f"{what} (not run: only attacks that peel blocks were asked for)"}
+            return {"passed": None, "what": f"{what} (not run: no attack was asked for that reads any network)"}
         strongest = max(able, key=lambda finding: finding.leak)
         own = tuple(target.record["feature_shape"])
         planted = _stand_in(controls.canary(target.split, own, classes), f"canary of {key}", own, desk)
@@ -122,6 +126,7 @@ def _stand_in(split: Any, name: str, shape: tuple[int, ...], desk: Desk) -> Targ
 
 
 def _raise_flags(desk: Desk) -> None:
+    plan = desk.plan
     white_box = {name for name in ATTACKS if ATTACKS[name].white_box}
     twins = {
         (target.record["cut"], target.record["seed"]): target.record["accuracy"]
@@ -140,11 +145,15 @@ def _raise_flags(desk: Desk) -> None:
                 random_release=target.record["random_release"],
                 averages_noise=finding.case.attack.averages_noise,
             )
+            if plan.rebuilds_classes and unconverged(finding):
+                own.append("target-unconvinced")
             raised = own + against.get(finding.key, []) + (["accuracy-collapsed"] if lost else [])
             finding.row["flags"] = raised
             desk.flags.extend(Flag(name, finding.where) for name in raised if name != "accuracy-collapsed")
         if lost:
             desk.flags.append(Flag("accuracy-collapsed", f"{target.record['defense']} at {target.record['cut']}"))
+    if plan.rebuilds_classes:
+        return
     known = set(desk.plan.splits.public.labels.tolist())
     if not set(desk.plan.victims.labels.tolist()) <= known:
         desk.flags.append(Flag("single-class-means", desk.plan.data_name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,8 @@ from leakscope.auditing.flags import Flag
 from leakscope.core.attack import Attack
 from leakscope.core.data import ImageSet
 from leakscope.core.spec import label
+from leakscope.pipeline.about import about
+from leakscope.pipeline.evaluator import EvaluationNetwork, evaluation_network
 from leakscope.pipeline.execute import Case, Target, Workplace, run_attack, run_scores, summaries
 from leakscope.pipeline.plan import Plan
 
@@ -46,6 +49,19 @@ class Desk:
     targets: dict[str, Target] = field(default_factory=dict)
     flags: list[Flag] = field(default_factory=list)
 
+    @cached_property
+    def judge(self) -> EvaluationNetwork | None:
+        """Who recognises rebuilt classes; nobody when pictures are attacked."""
+        plan = self.plan
+        if not plan.rebuilds_classes:
+            return None
+        return evaluation_network(plan.config.evaluator, plan.splits, plan.data_root, self.place)
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What tables call the results of this plan."""
+        return about(self.plan)
+
     def attack(
         self,
         target: Target,
@@ -57,7 +73,8 @@ class Desk:
     ) -> Finding:
         """One attack on the plan's pictures, or, for a control, on others."""
         plan = self.plan
-        case = Case(target, attack, plan.threat, public or plan.splits.public, victims or plan.victims, seed)
+        shown, known = victims or plan.victims, public or plan.splits.public
+        case = Case(target, attack, plan.threat, known, shown, seed, self.judge, self.about)
         attack_key, guess, notes = run_attack(case, self.place)
         key, values = run_scores(attack_key, guess, case, plan.metrics, plan.data_root, self.place)
         row = {

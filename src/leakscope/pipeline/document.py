@@ -12,16 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakscope.auditing.flags import with_blocks
 from leakscope.auditing.floors import FLOORS
 from leakscope.auditing.verdict import evidence, judge
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
 from leakscope.core.spec import label
+from leakscope.metrics.recognition import Measure
+from leakscope.pipeline.blocks import block_tables
+from leakscope.pipeline.bounds import bound_of
+from leakscope.pipeline.class_controls import class_floors
 from leakscope.pipeline.desk import Desk, Finding
 from leakscope.pipeline.execute import Target, score, summaries, target_plan
+from leakscope.pipeline.outside import Outside
 from leakscope.pipeline.plan import Plan, resolved_config
 
 SCHEMA = "leakscope/audit/1"
+#: What the attacker wants, by whether classes are rebuilt.
+GOALS = {False: "rebuild the picture a user sent", True: "rebuild what the private classes look like"}
 
 
 @dataclass
@@ -75,22 +83,32 @@ def _evidence_conditions(desk: Desk, passed: dict[str, Any], flat_budget: bool |
             ("an undefended twin beside every defence", any(d.kind_name == "none" for d in plan.defenses)),
         ],
         "E2": [
-            ("an attack made against each defence", all(_adaptive(d, plan.attacks) for d in plan.defenses)),
+            ("an attack made against each defence", all(_adaptive(d, own) for (_, d), own in plan.suited.items())),
             ("canary found", bool(passed["canary"]["passed"])),
             ("twice the budget does not help", bool(flat_budget)),
         ],
-        "E3": [("an outside attack or a stated bound", False)],
+        "E3": [("an outside attack or a stated bound", _contested(desk))],
     }
+
+
+def _contested(desk: Desk) -> bool:
+    """Whether somebody else has attacked every defended target (every target when none is defended)."""
+    defended = [key for key, target in desk.targets.items() if target.record["defense"] != "none"] or [*desk.targets]
+    return all(any(isinstance(finding.case.attack, Outside) for finding in desk.findings[key]) for key in defended)
 
 
 def finished(desk: Desk, passed: dict[str, Any], flat_budget: bool | None, command: str, started: float) -> Audit:
     plan = desk.plan
-    targets = []
+    targets: list[dict[str, Any]] = []
+    maps: dict[str, Tensor] = {}
     for key, target in desk.targets.items():
         findings = desk.findings[key]
-        shown = {name: value for name, value in target.record.items() if name != "plan"}
+        shown = {name: value for name, value in target.record.items() if name not in {"plan", "input"}}
         strongest = max(findings, key=lambda finding: finding.leak)
-        trained = desk.place.store.get("trained", _trained_key(desk, target))
+        defense = _defense_of(desk, target)
+        trained = desk.place.store.get("trained", _trained_key(desk, target, defense))
+        blocks, own_maps = block_tables(desk, target, findings)
+        maps |= own_maps
         targets.append(
             {
                 "key": key,
@@ -98,11 +116,14 @@ def finished(desk: Desk, passed: dict[str, Any], flat_budget: bool | None, comma
                 "notes": trained.record["notes"] if trained else {},
                 "strongest": strongest.row["attack"],
                 "worst_case": _worst_case(plan, findings),
+                "bound": bound_of(plan, defense, target, desk.place),
+                **({} if blocks is None else {"blocks": blocks}),
             }
         )
-    raised = [flag.as_dict() for flag in dict.fromkeys(desk.flags)]
+    notes = {finding.where: finding.row["notes"] for findings in desk.findings.values() for finding in findings}
+    raised = [with_blocks(flag, notes.get(flag.where, {})).as_dict() for flag in dict.fromkeys(desk.flags)]
     reached = evidence(_evidence_conditions(desk, passed, flat_budget))
-    verdict = judge(targets, raised, reached, plan.gate)
+    verdict = judge(targets, raised, reached, plan.gate, of_classes=plan.rebuilds_classes)
     shown_pictures, tensors = _pictures(desk)
     results = [finding.row for findings in desk.findings.values() for finding in findings]
     document = {
@@ -122,7 +143,7 @@ def finished(desk: Desk, passed: dict[str, Any], flat_budget: bool | None, comma
             "public_data": plan.threat.public_data,
             "knows_defense": plan.threat.knows_defense,
             "queries": plan.threat.queries,
-            "goal": "rebuild the picture a user sent",
+            "goal": GOALS[plan.rebuilds_classes],
         },
         "data": {
             "name": plan.data_name,
@@ -139,24 +160,30 @@ def finished(desk: Desk, passed: dict[str, Any], flat_budget: bool | None, comma
         },
         "targets": targets,
         "results": results,
+        "left_out": plan.left_out,
         "metrics": {
             **{m.name: {"more_leak": m.more_leak, "what": _first_line(m)} for m in plan.metrics},
             **{name: {"more_leak": None, "unavailable": why} for name, why in plan.unavailable.items()},
         },
-        "floors": _floors(plan),
+        "floors": class_floors(desk) if plan.rebuilds_classes else _floors(plan),
         "controls": passed,
         "flags": raised,
         "pictures": shown_pictures,
     }
-    return Audit(document, tensors)
+    return Audit(document, tensors | maps)
 
 
-def _trained_key(desk: Desk, target: Target) -> str:
-    defense = next(d for d in desk.plan.defenses if label(d) == target.record["defense"])
+def _defense_of(desk: Desk, target: Target) -> Defense:
+    return next(d for d in desk.plan.defenses if label(d) == target.record["defense"])
+
+
+def _trained_key(desk: Desk, target: Target, defense: Defense) -> str:
     return target_plan(desk.plan, target.record["cut"], defense, target.record["seed"]).trained_key
 
 
 def _first_line(method: object) -> str:
+    if isinstance(method, Measure):
+        return method.what
     return (type(method).__doc__ or "").strip().splitlines()[0]
 
 
@@ -192,6 +219,7 @@ def _pictures(desk: Desk) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 groups += [group] * each
             index = torch.tensor(chosen)
             described[finding.key] = {"groups": groups, "leak": leak[index].tolist(), "victims": chosen}
-            for name, images in (("truth", desk.plan.victims.images), ("guess", finding.guess)):
+            each_guess = finding.guess[:: len(finding.guess) // count]  # the first of each identity's
+            for name, images in (("truth", desk.plan.victims.images), ("guess", each_guess)):
                 tensors[f"{name}/{finding.key}"] = (images[index] * 255).round().to(torch.uint8)
     return described, tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.auditing.suite import suite
 from leakscope.auditing.verdict import Gate
@@ -22,14 +23,17 @@ from leakscope.core.defense import Defense, build_defense, members
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Metric
 from leakscope.core.model import SplitModel, cuts
-from leakscope.core.spec import describe, label
+from leakscope.core.spec import describe, digest, label
 from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.images import checked, resized
 from leakscope.data.split_index import read_index
 from leakscope.data.splits import SplitIndex, SplitPlan
+from leakscope.metrics.recognition import MEASURES, Measure
 from leakscope.models.architecture import Architecture
 from leakscope.models.resolve import instantiate, resolve
 from leakscope.models.weights import file_digest, load_weights
+from leakscope.pipeline.evaluator import Evaluator
+from leakscope.pipeline.pretraining import Pretraining
 from leakscope.pipeline.train import Training
 
 Spec = str | dict[str, Any]
@@ -78,10 +82,19 @@ class AuditConfig(BaseModel):
     threat: Threat = Field(default_factory=Threat)
     training: Training = Field(default_factory=Training)
     seeds: list[int] = Field(default_factory=list, description="target seeds; by evidence when empty")
-    victims: int = Field(64, ge=2, description="how many held-out pictures are attacked")
+    victims: int = Field(64, ge=2, description="how many held-out pictures, or identities, are attacked")
+    pretraining: Pretraining | None = Field(None, description="a first training of every target, on public classes")
+    evaluator: Evaluator = Field(
+        default_factory=lambda: Evaluator(), description="the network that judges class attacks"
+    )
     evidence: Literal["E0", "E1", "E2"] = Field("E0", description="the level to work for")
     gate: str | None = Field(None, description="leak<=0.2, ssim<=0.5 at E1")
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict, description="named overrides for --scale")
+    variants: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="named overrides: one audit for each, under the --scale"
+    )
+    study: Spec | None = Field(None, description="what turns the finished audits into a page of results")
+    results: Path | None = Field(None, description="folder of the study's page; the output folder when left out")
 
     _source: Path | None = PrivateAttr(None)  # the file it was read from
 
@@ -89,7 +102,7 @@ class AuditConfig(BaseModel):
     @classmethod
     def _given_weights_stay(cls, tree: Any) -> Any:
         """Weights that are given are audited as they are, unless epochs are asked for by name."""
-        if isinstance(tree, dict) and tree.get("weights") is not None:
+        if isinstance(tree, dict) and (tree.get("weights") is not None or _comes_with_weights(tree.get("model"))):
             training = tree.get("training") or {}
             if isinstance(training, dict) and "epochs" not in training:
                 return {**tree, "training": {**training, "epochs": 0}}
@@ -97,21 +110,34 @@ class AuditConfig(BaseModel):
 
     @classmethod
     def read(cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None) -> AuditConfig:
-        """A YAML file with dotted overrides on top: `{"training.epochs": 3}`."""
-        tree: dict[str, Any] = {}
-        if path is not None:
-            tree = read_yaml(path)
+        """A YAML file with dotted overrides on top: `{"training.epochs": 3}`; one with variants is refused."""
+        configs = cls.read_all(path, overrides, scale)
+        if len(configs) > 1:
+            raise UsageError(f"{path} has variants ({', '.join(configs)}): only `leakscope audit` runs several")
+        return next(iter(configs.values()))
+
+    @classmethod
+    def read_all(
+        cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None
+    ) -> dict[str, AuditConfig]:
+        """The configuration of every variant; later layers win: the file, a variant, the scale, the overrides."""
+        tree: dict[str, Any] = {} if path is None else read_yaml(path)
+        preset: dict[str, Any] = {}
         if scale is not None:
             scales = tree.get("scales", {})
             if scale not in scales:
                 raise UsageError(f"no scale {scale!r} in {path}; it has: {', '.join(scales) or 'none'}")
-            for key, value in scales[scale].items():
-                put(tree, key, value)
-        for key, value in overrides.items():
-            put(tree, key, value)
-        config = cls.checked(tree)
-        config._source = path
-        return config
+            preset = dict(scales[scale])
+        variants = preset.pop("variants", None) or tree.get("variants") or {"": {}}
+        configs = {}
+        for name, variant in variants.items():
+            own = copy.deepcopy(tree)
+            for layer in (variant, preset, overrides):
+                for key, value in layer.items():
+                    put(own, key, value)
+            configs[name] = cls.checked(own)
+            configs[name]._source = path
+        return configs
 
     @classmethod
     def checked(cls, tree: Mapping[str, Any]) -> AuditConfig:
@@ -170,14 +196,22 @@ class Plan:
     cuts: list[str]
     client_compute: dict[str, float]
     defenses: list[Defense]
-    attacks: list[Attack]
+    attacks: list[Attack]  # all that run on any target
+    suited: dict[tuple[str, Defense], list[Attack]]  # those that run on a target
+    left_out: list[dict[str, str]]  # and those that cannot, with the reason
     suite: str
-    metrics: list[Metric]
+    metrics: list[Metric] | list[Measure]
     unavailable: dict[str, str]
     threat: ThreatModel
     seeds: list[int]
     gate: Gate | None
+    rebuilds_classes: bool  # the attacks ask what classes look like, not what a user sent
     data_root: Path | None
+
+    @property
+    def grid(self) -> list[tuple[str, Defense, int]]:
+        """Every target: cut, defence, seed."""
+        return [(cut, defense, seed) for seed in self.seeds for cut in self.cuts for defense in self.defenses]
 
     def build(self, cut: str, defense: Defense, seed: int) -> SplitModel:
         """The untrained network with its defence, initialised from the seed's own generator."""
@@ -186,13 +220,30 @@ class Plan:
             if self.weights is not None:
                 load_weights(model, self.weights)
             split = SplitModel(model, cut, normalize=self.architecture.normalization(), defense=defense)
-            return defense.rebuild(split.eval(), self.splits.public.images[:2])
+            split = defense.rebuild(split.eval(), self.splits.public.images[:2])
+            self.architecture.fill(split)
+            return split
 
 
 def load_data(config: AuditConfig, data_root: Path | None) -> ImageSet:
     """The pictures, checked and resized."""
     data = DATASETS.build(config.data).load(data_root)
     return checked(data if config.resize is None else resized(data, config.resize))
+
+
+def make_plans(configs: Mapping[str, AuditConfig]) -> dict[str, Plan]:
+    """The plan of every variant, all checked before any runs; pictures that several share are read once."""
+    read: dict[str, ImageSet] = {}
+    plans = {}
+    for name, config in configs.items():
+        source = digest([config.data, config.resize, str(config.data_root)])
+        try:
+            if source not in read:
+                read[source] = load_data(config, config.data_root)
+            plans[name] = make_plan(config, data=read[source])
+        except UsageError as error:
+            raise UsageError(f"variant {name}: {error}" if name else str(error)) from None
+    return plans
 
 
 def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture: Architecture | None = None) -> Plan:
@@ -207,25 +258,33 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
             return None
 
     architecture = architecture or attempt(resolve, config.model)
-    defenses = [defense for spec in config.defenses if (defense := attempt(build_defense, spec)) is not None]
+    # A network that comes with a defence is audited with it unless told otherwise.
+    carried = None if architecture is None else architecture.defense
+    wanted = config.defenses if carried is None or "defenses" in config.model_fields_set else [carried]
+    defenses = [defense for spec in wanted if (defense := attempt(build_defense, spec)) is not None]
     metrics = [metric for spec in config.metrics if (metric := attempt(METRICS.build, spec)) is not None]
     chosen = config.attacks or ("quick" if config.evidence == "E0" else "full")
     specs = (attempt(suite, chosen) or []) if isinstance(chosen, str) else chosen
     attacks = [attack for spec in specs if (attack := attempt(ATTACKS.build, spec)) is not None]
     threat = config.threat.model()
     attacks = _allowed(attacks, threat, explicit=not isinstance(chosen, str), problems=problems)
+    of_classes = {attack.rebuilds_classes for attack in attacks}
+    if len(of_classes) > 1:
+        problems.append("attacks on classes and on pictures answer different questions; audit them one by one")
     unavailable = {m.name: why for m in metrics if (why := m.unavailable(config.data_root)) is not None}
     # A gate judges pictures one by one; a metric of the whole set has no worst case.
     computed = {m.name: m.more_leak for m in metrics if m.name not in unavailable and not m.of_set}
     if metrics and "leak" not in computed:
         problems.append("metrics must include 'leak': floors, controls and flags are built on it")
+    if of_classes == {True}:
+        computed = {name: measure.more_leak for name, measure in MEASURES.items()}
     gate = attempt(Gate.parse, config.gate, computed) if config.gate else None
     if config.training.epochs == 0:
         problems += [
             f"{part.kind_name} acts in training only; ask for epochs, or choose a defence of the release"
             for defense in defenses
             for part in members(defense)
-            if part.kind_name != "none" and not _acts_without_training(part)
+            if part.kind_name != "none" and not _acts_without_training(part) and describe(defense) != carried
         ]
     if config.weights is not None and not config.weights.exists():
         problems.append(f"no weights at {config.weights}; give a safetensors file")
@@ -247,17 +306,17 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
     if config.weights is not None:
         load_weights(model, config.weights)
     names, compute = _checked_cuts(config, architecture, model, splits)
-    _require_suited(attacks, architecture, model, splits, names)
-    order = torch.randperm(len(splits.heldout), generator=seeds.generator(0, "victims"))
-    for defense in defenses:
-        attacks = _with_adaptive(attacks, defense, threat)
+    explicit = not isinstance(chosen, str)
+    suited, left_out = _suited(attacks, defenses, names, threat, architecture, model, splits, explicit=explicit)
+    if of_classes == {True}:
+        _require_class_attacks(attacks, config, splits)
     return Plan(
         config=config,
         data=data,
         index=index,
         splits=splits,
         data_name=_data_name(config),
-        victims=splits.heldout.take(order[: config.victims].sort().values),
+        victims=_identities(splits, config.victims) if of_classes == {True} else _pictures(splits, config.victims),
         architecture=architecture,
         model_name=label(architecture),
         weights=config.weights,
@@ -265,15 +324,58 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         cuts=names,
         client_compute=compute,
         defenses=defenses,
-        attacks=attacks,
+        attacks=list(dict.fromkeys(attack for own in suited.values() for attack in own)),
+        suited=suited,
+        left_out=left_out,
         suite=chosen if isinstance(chosen, str) else "custom",
-        metrics=[metric for metric in metrics if metric.name not in unavailable],
+        metrics=(
+            list(MEASURES.values())
+            if of_classes == {True}
+            else [metric for metric in metrics if metric.name not in unavailable]
+        ),
         unavailable=unavailable,
         threat=threat,
         seeds=config.seeds or ([0] if config.evidence == "E0" else [0, 1, 2]),
         gate=gate,
+        rebuilds_classes=of_classes == {True},
         data_root=config.data_root,
     )
+
+
+def _pictures(splits: Splits, count: int) -> ImageSet:
+    """Held-out pictures to attack."""
+    order = torch.randperm(len(splits.heldout), generator=seeds.generator(0, "victims"))
+    return splits.heldout.take(order[:count].sort().values)
+
+
+def _identities(splits: Splits, count: int) -> ImageSet:
+    """Classes to rebuild, each shown by the first of its private pictures."""
+    private = splits.private
+    present = private.labels.unique()
+    order = torch.randperm(len(present), generator=seeds.generator(0, "identities"))
+    chosen = present[order[:count]].sort().values
+    first = (private.labels[None] == chosen[:, None]).int().argmax(1)
+    return private.take(first)
+
+
+def _require_class_attacks(attacks: list[Attack], config: AuditConfig, splits: Splits) -> None:
+    """Refuse class attacks that cannot mean anything here, before anything is trained."""
+    if len(splits.private.labels.unique()) < 2:
+        raise UsageError("class attacks need a target with two classes or more")
+    if not config.splits.by_identity and config.split_index is None:
+        raise UsageError("class attacks need public classes that are not private: set splits.by_identity=true")
+    splits.require_disjoint_identities()
+    resolve(config.evaluator.model)
+    for attack in attacks:
+        prior = getattr(attack, "prior", None)
+        if prior is not None:
+            prior.require(splits.public.shape)
+
+
+def _comes_with_weights(model: object) -> bool:
+    """Whether a network is asked for that brings its own: an exported target."""
+    kind = model.partition(":")[0] if isinstance(model, str) else model.get("kind") if isinstance(model, dict) else None
+    return kind in {"path", "hf"}
 
 
 def _acts_without_training(defense: Defense) -> bool:
@@ -306,7 +408,9 @@ def _with_adaptive(attacks: list[Attack], defense: Defense, threat: ThreatModel)
         ATTACKS.build(name)
         for part in members(defense)
         for name in part.adaptive
-        if name not in present and ATTACKS[name].needs <= threat.access
+        if name not in present
+        and ATTACKS[name].needs <= threat.access
+        and any(ATTACKS[name].rebuilds_classes == attack.rebuilds_classes for attack in attacks)
     ]
     return attacks + list(dict.fromkeys(extra)) if threat.knows_defense else attacks
 
@@ -330,16 +434,52 @@ def _checked_cuts(
     return wanted, {cut: compute[cut] for cut in wanted}
 
 
-def _require_suited(
-    attacks: list[Attack], architecture: Architecture, model: nn.Module, splits: Splits, names: list[str]
-) -> None:
-    """Refuse attacks that cannot run on this network, before anything is trained."""
-    for cut in names:
-        split = SplitModel(model, cut, normalize=architecture.normalization())
-        for attack in attacks:
-            reason = attack.unsuited(split, splits.private.shape)
-            if reason is not None:
-                raise UsageError(f"{attack.kind_name}: {reason}")
+def _suited(
+    attacks: list[Attack],
+    defenses: list[Defense],
+    cuts: list[str],
+    threat: ThreatModel,
+    architecture: Architecture,
+    model: nn.Module,
+    splits: Splits,
+    *,
+    explicit: bool,
+) -> tuple[dict[tuple[str, Defense], list[Attack]], list[dict[str, str]]]:
+    """The attacks of every target, with those made against its defence; what cannot run there drops out.
+
+    An attack the user asked for by name must be able to run on one target at least.
+    """
+    suited: dict[tuple[str, Defense], list[Attack]] = {}
+    left_out: list[dict[str, str]] = []
+    for cut in cuts:
+        plain = SplitModel(model, cut, normalize=architecture.normalization())
+        for defense in defenses:
+            with seeds.ambient(0, "plan", "rebuild"):
+                split = _rebuilt(plain, defense, splits.public.images[:2])
+            wanted = _with_adaptive(attacks, defense, threat)
+            reasons = {attack: attack.unsuited(split, splits.private.shape) for attack in wanted}
+            suited[cut, defense] = [attack for attack, reason in reasons.items() if reason is None]
+            left_out += [
+                {"attack": label(attack), "defense": label(defense), "cut": cut, "reason": reason}
+                for attack, reason in reasons.items()
+                if reason is not None
+            ]
+    running = {attack for own in suited.values() for attack in own}
+    for attack in attacks if explicit else []:
+        if attack not in running:
+            reason = next(entry["reason"] for entry in left_out if entry["attack"] == label(attack))
+            raise UsageError(f"{attack.kind_name}: {reason}")
+    for (cut, defense), own in suited.items():
+        if not own:
+            raise UsageError(f"no attack can run on {label(defense)} at {cut}; name another attack or cut")
+    return suited, left_out
+
+
+def _rebuilt(plain: SplitModel, defense: Defense, example: Tensor) -> SplitModel:
+    """The network as the defence rebuilds it; the shared one when it does not."""
+    if all(type(part).rebuild is Defense.rebuild for part in members(defense)):
+        return plain
+    return defense.rebuild(copy.deepcopy(plain), example)
 
 
 def resolved_config(plan: Plan) -> dict[str, Any]:
@@ -347,11 +487,11 @@ def resolved_config(plan: Plan) -> dict[str, Any]:
     source = {} if plan.config._source is None else {"source": str(plan.config._source)}
     return {
         **source,
-        **plan.config.model_dump(mode="json", exclude={"scales"}),
+        **plan.config.model_dump(mode="json", exclude={"scales", "variants"}),
         "cuts": plan.cuts,
         "seeds": plan.seeds,
         "defenses": [describe(defense) for defense in plan.defenses],
         "attacks": [describe(attack) for attack in plan.attacks],
-        "metrics": [describe(metric) for metric in plan.metrics],
+        "metrics": [metric.name if isinstance(metric, Measure) else describe(metric) for metric in plan.metrics],
         "model": describe(plan.architecture),
     }

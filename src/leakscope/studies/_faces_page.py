@@ -1,0 +1,118 @@
+"""The page of the face studies, drawn from their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from leakscope.studies.markdown import claims, interval, origin, table
+from leakscope.studies.study import published
+
+TITLES = {
+    "toy": "Drawn faces (embedded data)",
+    "lfw": "Labeled Faces in the Wild",
+    "celeba": "CelebA, the published protocol",
+}
+
+
+def page(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [
+        "# Class attacks and transfer learning",
+        "",
+        "What do the private classes of a trained network look like, and does transfer learning (TL-DMI, Ho et al., "
+        "CVPR 2024) keep them to itself? An identity counts as rebuilt when an evaluation network that no attack has "
+        "read names it. Intervals are 95 %, over identities and target seeds drawn anew together; differences are "
+        "paired. A claim holds only when its interval excludes zero.",
+        "",
+    ]
+    for part, figures in parts.items():
+        lines += [f"## {TITLES.get(part, part)}", "", *_part(part, figures)]
+    lines += ["## What the paper reports", "", *_published()]
+    return "\n".join(lines) + "\n"
+
+
+def _part(part: str, figures: Mapping[str, Any]) -> list[str]:
+    floors = ", ".join(f"{name} {value:.1%}" for name, value in figures["floors"].items())
+    return [
+        f"{figures['identities']} identities, {figures['seeds']} target seeds. Chance is {figures['chance']:.1%}; real "
+        f"held-out photos score {figures['ceiling']:.1%}; without asking the target: {floors}.",
+        "",
+        "### Claim by claim",
+        "",
+        claims(figures["claims"]),
+        "",
+        "### Accuracy and attack accuracy",
+        "",
+        f"![Attack accuracy against natural accuracy](faces/{part}-pareto.png)",
+        "",
+        _targets(figures),
+        "",
+        "`less` is the paired drop of attack accuracy against the undefended target.",
+        "",
+        "### Controls",
+        "",
+        _controls(figures),
+        "",
+        "### The middle of the ranking",
+        "",
+        f"![Identities of middling leak](faces/{part}-faces.png)",
+        "",
+        "### Fisher information",
+        "",
+        f"Reconstructions by `{figures['fisher'].get('attack', 'none')}`. A mean over the few, widely shared weights "
+        "of early layers favours them by construction, hence the controls and, in the JSON, sums and weighted sums.",
+        "",
+        f"![Fisher profiles](faces/{part}-fisher.png)",
+        "",
+        origin(figures["origin"]),
+        "",
+    ]
+
+
+def _targets(figures: Mapping[str, Any]) -> str:
+    rows = []
+    for target in figures["targets"]:
+        name = target["defense"] if target["variant"] == "main" else f"{target['variant']}: {target['defense']}"
+        for attack, found in target["attacks"].items():
+            less = found.get("less than undefended")
+            rows.append(
+                (
+                    name, f"{fmean(target['accuracy']):.1%}",
+                    f"{attack} (strongest)" if attack == target["strongest"] else attack,
+                    interval(found["attack-accuracy"]), interval(found["attack-accuracy-5"]),
+                    found["target-accuracy"]["mean"], found["false-positive"]["mean"], found["knn"]["mean"],
+                    interval(less) if less else None,
+                )
+            )  # fmt: skip
+    header = (
+        "Target",
+        "Accuracy",
+        "Attack",
+        "AttAcc@1",
+        "AttAcc@5",
+        "Accepted by target",
+        "False positive",
+        "KNN",
+        "Less",
+    )
+    return table(header, rows)
+
+
+def _controls(figures: Mapping[str, Any]) -> str:
+    rows = []
+    for variant, controls in figures["controls"].items():
+        for kind in ("positive", "negative"):
+            control = controls[kind]
+            value = control.get("value", min(control.get("attacks", {"": 0.0}).values()))
+            rows.append((variant, kind, "passed" if control["passed"] else "failed", value, control["what"]))
+    return table(("Audit", "Control", "Outcome", "Value", "What"), rows)
+
+
+def _published() -> list[str]:
+    figures = published("faces")
+    rows = [
+        (row["defense"], row["accuracy"], *(row["attacks"].get(a) for a in figures["attacks"]))
+        for row in figures["rows"]
+    ]
+    return [figures["source"] + ":", "", table(("Defence", "Accuracy", *figures["attacks"]), rows), ""]

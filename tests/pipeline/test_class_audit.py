@@ -1,0 +1,74 @@
+"""A class audit from configuration to verdict, on drawn faces with the linear prior."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from leakscope.core.errors import UsageError
+from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.document import Audit
+from leakscope.pipeline.execute import Workplace
+from leakscope.pipeline.folder import write_folder
+from leakscope.pipeline.plan import AuditConfig, make_plan
+from leakscope.store import Store
+
+SETTINGS: dict[str, Any] = {
+    "data": "toyfaces:identities=24,images=16,size=32,grey=true",
+    "splits": {"private": 0.2, "heldout": 0.1, "public": 0.7, "by_identity": True},
+    "model": "convnet",
+    "attacks": [{"kind": "gmi", "prior": {"kind": "linear", "components": 24}, "steps": 40, "images": 2}],
+    "training": {"epochs": 4},
+    "evaluator": {"model": {"kind": "lenet5"}, "training": {"epochs": 40, "learning_rate": 0.004}},
+    "victims": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    torch.set_num_threads(1)
+    plan = make_plan(AuditConfig.checked(SETTINGS))
+    place = Workplace(Store(tmp_path_factory.mktemp("store")), torch.device("cpu"))
+    return run_audit(plan, place, command="test")
+
+
+def test_every_measure_is_there_for_every_identity(audit: Audit) -> None:
+    (row,) = {row["attack"]: row for row in audit.results if row["cut"] == audit.results[0]["cut"]}.values()
+    assert row["metrics"]["leak"]["n"] == 6
+    assert row["metrics"]["fid:evaluator"]["n"] == 1
+    accepted, recognised = row["metrics"]["target-accuracy"]["mean"], row["metrics"]["attack-accuracy"]["mean"]
+    assert row["metrics"]["false-positive"]["mean"] >= accepted - recognised - 1e-6
+
+
+def test_controls_compare_with_those_who_know_nothing(audit: Audit) -> None:
+    negative = audit.document["controls"]["negative"]
+    assert {name.rpartition(", ")[2] for name in negative["targets"]} == {
+        "shuffled identities", "random weights", "permuted labels",
+    }  # fmt: skip
+    assert set(audit.document["floors"]) == {"mean", "random-public", "nearest-public"}
+    assert 0 < audit.document["controls"]["positive"]["ceiling"] <= 1
+
+
+def test_the_verdict_speaks_of_identities(audit: Audit, tmp_path: Path) -> None:
+    text = audit.document["sentence"]
+    assert "identit" in text or "control failed" in text
+    assert audit.document["threat"]["goal"].endswith("look like")
+    write_folder(audit, tmp_path)
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"splits": {"private": 0.5, "heldout": 0.1, "public": 0.4}}, "by_identity"),
+        ({"attacks": ["gmi:prior=linear", "ridge"]}, "one by one"),
+        ({"evaluator": {"model": "nonsense"}}, "nonsense"),
+        ({"evaluator": {"network": "lenet5"}}, "network"),
+    ],
+)
+def test_what_cannot_mean_anything_is_refused(change: dict[str, Any], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        make_plan(AuditConfig.checked({**SETTINGS, **change}))
