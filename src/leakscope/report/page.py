@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from leakscope.report import numbers, words
+from leakscope.report.blocks import sheets
 from leakscope.report.outline import outline
 from leakscope.report.pictures import galleries
 from leakscope.report.plot import bar, scatter
@@ -69,6 +70,8 @@ def render_html(audit: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint
         bars={target.number: bar(leak, level) for target in targets if (leak := _drawable(target.leak))},
         floor=floor,
         plot=scatter(targets, level),
+        blocks=sheets(targets, pictures),
+        bounds=[target for target in targets if target.facts.get("bound")],
         gallery=galleries(audit, pictures),
         metrics={name: facts for name, facts in audit["metrics"].items() if name in measured},
         unavailable={name: facts["unavailable"] for name, facts in audit["metrics"].items() if "unavailable" in facts},

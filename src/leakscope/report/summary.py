@@ -23,6 +23,7 @@ def markdown(audit: Mapping[str, Any]) -> str:
         _bullets(text(reason) for reason in audit["reasons"]),
         "## Targets",
         _targets(targets_of(audit)),
+        *_bounds(targets_of(audit)),
         "## Floors",
         _floors(audit["floors"]),
         "## Controls",
@@ -68,6 +69,19 @@ def _row(target: Target) -> tuple[str, ...]:
         number(leak.get("worst")),
         number(worst_case.get("mean")),
     )
+
+
+def _bounds(targets: list[Target]) -> list[str]:
+    bounded = [(target, target.facts["bound"]) for target in targets if target.facts.get("bound")]
+    if not bounded:
+        return []
+    head = ("Computed, not measured", "Noise", "MSE at least (entropy)", "MSE at least (rate)", "Mean picture")
+    rows = (
+        (text(target.name), *(number(bound[name]) for name in ("sigma", "entropy", "rate", "blind")))
+        for target, bound in bounded
+    )
+    assumed = "; ".join(text(assumption) for assumption in bounded[0][1]["assumptions"])
+    return ["## Bound", table(head, rows), f"It assumes that {assumed}."]
 
 
 def _floors(floors: Mapping[str, Any]) -> str:

@@ -1,0 +1,144 @@
+"""The blind sheet: a person sees a real photo and two reconstructions in random order, and chooses.
+
+The page does not know which attack or defence made which picture: the key stays in a file beside it,
+and answers are joined with it afterwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from leakscope.core.errors import UsageError
+
+Pictures = NDArray[np.float32]  # N×C×H×W in [0, 1]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """How often the first was chosen, with its 95 % interval (Wilson, 1927)."""
+
+    first: str
+    second: str
+    chosen: int
+    answers: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        return self.chosen / self.answers
+
+
+def read_reconstructions(folder: Path) -> dict[str, Pictures]:
+    """What `leakscope attack --out` wrote: `truth`, and reconstructions by result key."""
+    path = folder / "reconstructions.safetensors"
+    try:
+        pictures: dict[str, Pictures] = load_file(path)
+    except (OSError, SafetensorError):
+        raise UsageError(f"no readable {path}; write it with `leakscope attack … --out {folder}`") from None
+    return pictures
+
+
+def write_blind(folder: Path, first: str, second: str, out: Path, *, seed: int = 0, most: int = 60) -> list[Path]:
+    """Write `blind.html` and `blind-key.json` for two results of a folder, named by the beginnings of their keys."""
+    pictures = read_reconstructions(folder)
+    truth = pictures.pop("truth")
+    keys = [_find(name, pictures) for name in (first, second)]
+    if keys[0] == keys[1]:
+        raise UsageError("the two results are the same; name two")
+    # A class attack made several pictures of each identity; its first is shown.
+    shown = [pictures[key][:: len(pictures[key]) // len(truth)] for key in keys]
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(truth))[:most]
+    swapped = rng.random(len(order)) < 0.5
+    trials, hidden = [], []
+    for number, (index, swap) in enumerate(zip(order, swapped, strict=True), 1):
+        left, right = shown[::-1] if swap else shown
+        trials.append(
+            {"number": number, "real": uri(truth[index]), "left": uri(left[index]), "right": uri(right[index])}
+        )
+        hidden.append({"number": number, "victim": int(index), "left": keys[int(swap)]})
+    key = {"first": keys[0], "second": keys[1], "trials": hidden}
+    out.mkdir(parents=True, exist_ok=True)
+    page, answers = out / "blind.html", out / "blind-key.json"
+    page.write_text(_page(trials), encoding="utf-8")
+    answers.write_text(json.dumps(key, indent=1), encoding="utf-8")
+    return [page, answers]
+
+
+def _find(prefix: str, pictures: Mapping[str, Any]) -> str:
+    found = [key for key in pictures if key.startswith(prefix)]
+    if len(found) != 1:
+        raise UsageError(f"{len(found)} results begin with {prefix!r}; there are: {', '.join(sorted(pictures))}")
+    return found[0]
+
+
+def uri(picture: Pictures) -> str:
+    """A picture as a PNG data URI."""
+    pixels = (picture * 255).round().clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def _page(trials: list[dict[str, Any]]) -> str:
+    environment = Environment(
+        loader=PackageLoader("leakscope", "report/templates"), autoescape=True, undefined=StrictUndefined
+    )
+    loader = environment.loader
+    assert loader is not None
+    script = loader.get_source(environment, "blind.js")[0]
+    return environment.get_template("blind.html").render(
+        trials=trials,
+        script=Markup(script),  # noqa: S704 (our own file)
+    )
+
+
+def score_blind(key_file: Path, answers_file: Path) -> Preference:
+    """How often people chose the first of the two results."""
+    key, answers = (_read(path) for path in (key_file, answers_file))
+    left = {trial["number"]: trial["left"] for trial in key.get("trials", [])}
+    chosen = 0
+    rows = answers.get("answers", [])
+    for row in rows:
+        if row.get("trial") not in left or row.get("choice") not in {"left", "right"}:
+            raise UsageError(f"{answers_file} does not belong to {key_file}: {row}; give the file the page saved")
+        chosen += (left[row["trial"]] == key["first"]) == (row["choice"] == "left")
+    if not rows:
+        raise UsageError(f"{answers_file} holds no answers; choose on the page and save them")
+    low, high = wilson(chosen, len(rows))
+    return Preference(key["first"], key["second"], chosen, len(rows), low, high)
+
+
+def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % score interval of a share."""
+    share, square = successes / trials, z * z / trials
+    centre = (share + square / 2) / (1 + square)
+    spread = z * math.sqrt(share * (1 - share) / trials + square / (4 * trials)) / (1 + square)
+    return centre - spread, centre + spread
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from None
+    if not isinstance(tree, dict):
+        raise UsageError(f"{path} is not a blind sheet's file")
+    return tree

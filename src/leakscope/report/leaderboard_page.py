@@ -1,0 +1,139 @@
+"""The leaderboard as one HTML file: sorting and filtering by a script of its own, no network, no server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from leakscope.report.estimates import Estimate
+from leakscope.report.leaderboard import LEVELS, Cell, Section, command
+from leakscope.report.numbers import number, percent
+from leakscope.report.results import Results
+from leakscope.report.strips import data_uri, originals, png, rebuilt
+from leakscope.store import Store
+
+#: Results whose pictures the page carries, and at most so many bytes of them; the others are one command away.
+PICTURED, PICTURE_BYTES = 200, 6_000_000
+
+
+def leaderboard_page(found: Results, tables: Sequence[Section], store: Store, out: Path, group: str) -> str:
+    """The whole page; `out` is where it will lie, for links into the store."""
+    environment = Environment(
+        loader=PackageLoader("leakscope", "report/templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, percent=percent, spread=spread)
+    loader = environment.loader
+    assert loader is not None
+    style, script = (
+        "\n" + "\n".join(loader.get_source(environment, name)[0] for name in names)
+        for names in (("report.css", "leaderboard.css"), ("leaderboard.js",))
+    )
+    return environment.get_template("leaderboard.html").render(
+        found=found,
+        tables=tables,
+        group=group,
+        levels=LEVELS,
+        names={
+            name: sorted({t.place[name] for t in tables if name in t.place}) for name in ("data", "model", "threat")
+        },
+        style=Markup(style),  # noqa: S704 (our own files, hashed into the page's policy)
+        script=Markup(script),  # noqa: S704
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        data=Markup(_embedded(_facts(tables, store, out))),  # noqa: S704 (escaped there)
+    )
+
+
+def spread(value: Estimate) -> str:
+    """`± half`, or nothing with one seed."""
+    return "" if value.half is None else f"±\u00a0{number(value.half)}"
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _embedded(value: object) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def cells_of(section: Section) -> Iterator[Cell]:
+    for row in section.rows:
+        yield row.strongest
+        yield from row.attacks.values()
+
+
+def _facts(tables: Sequence[Section], store: Store, out: Path) -> dict[str, Any]:
+    """What the panel of a cell shows: results by cell, each with its key, figures, command and pictures."""
+    prefixes: dict[str, int] = {}  # a grid has thousands of results and few of these
+    cells: dict[int, Any] = {}
+    for section in tables:
+        for cell in cells_of(section):
+            first = cell.results[0]
+            whole = command(first, seed=False)
+            prefix = first.command or ""
+            tail = None if whole is None else whole[len(prefix) :]
+            cells[cell.number] = [
+                f"{first.attack} on {first.defense}",
+                prefixes.setdefault(prefix, len(prefixes)),
+                tail,
+                [[r.key, r.seed, _short(r.mean), _short(r.low), _short(r.high), _short(r.worst)] for r in cell.results],
+            ]
+    pictures, truths = _pictures(tables, store)
+    home = os.path.relpath(store.root.resolve(), out.resolve().parent)
+    return {
+        "store": quote(Path(home).as_posix()),
+        "root": str(store.root),
+        "commands": list(prefixes),
+        "cells": cells,
+        "pictures": pictures,
+        "truths": truths,
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _pictures(tables: Sequence[Section], store: Store) -> tuple[dict[str, str], dict[str, str]]:
+    """Strips of the strongest attacks, then of the others, while there is room; originals by result."""
+    order = [row.strongest for table in tables for row in table.rows]
+    order += [cell for table in tables for row in table.rows for cell in row.attacks.values()]
+    pictures: dict[str, str] = {}
+    truths: dict[str, str] = {}
+    drawn: dict[str, str | None] = {}
+    room, tried = PICTURE_BYTES, 0
+    for cell in order:
+        result = cell.results[0]
+        if result.key in pictures:
+            continue
+        if tried >= PICTURED or room <= 0:
+            break
+        tried += 1
+        strip = rebuilt(store, result.key)
+        if strip is None:
+            continue
+        pictures[result.key] = data_uri(png([strip]))
+        room -= len(pictures[result.key])
+        if result.victims not in drawn:
+            truth = originals(store, result.victims)
+            drawn[result.victims] = None if truth is None else data_uri(png([truth]))
+        if (uri := drawn[result.victims]) is not None:
+            truths[result.key] = result.victims
+            pictures.setdefault(result.victims, uri)
+    return pictures, truths

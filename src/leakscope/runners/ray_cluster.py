@@ -1,0 +1,104 @@
+"""Jobs on Ray: on this machine, or on the cluster at an address. The store must be on a disk all nodes share."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from leakscope.core.errors import UsageError
+from leakscope.core.spec import Plain
+from leakscope.runners.runner import Outcome, Progress
+
+
+class Ray:
+    """As many jobs at once as the cluster has room for; Ray gives each its cores and its GPU."""
+
+    def __init__(
+        self, store: Path, device: str, *, address: str | None, workers: int | None, threads: int = 1,
+        memory_gb: float | None = None,
+    ) -> None:  # fmt: skip
+        try:
+            import ray
+        except ImportError:
+            raise UsageError("Ray is not installed; pip install 'leakscope[ray]', or take --runner pool") from None
+        self._ray = ray
+        cores = None if address or workers is None else workers * threads
+        try:
+            ray.init(
+                address=address, num_cpus=cores, include_dashboard=False if address is None else None,
+                log_to_driver=False, logging_level="ERROR",
+            )  # fmt: skip
+        except Exception as error:  # Ray raises plain Exception when a node does not come up in time
+            ray.shutdown()
+            reason = " ".join(str(error).split())[:200]
+            raise UsageError(f"no Ray at {address or 'this machine'}: {reason}; check --ray-address") from None
+        there = ray.cluster_resources()
+        on_gpu = device != "cpu" and there.get("GPU", 0) > 0
+        room = there["GPU"] if on_gpu else there.get("CPU", 1) // threads
+        self.capacity = min(workers or int(room), max(1, int(room)))
+        needs = {
+            "num_cpus": threads,
+            "num_gpus": 1 if on_gpu else 0,
+            # Whether to try again is the coordinator's decision, and the user's.
+            "max_retries": 0,
+            **({} if memory_gb is None else {"memory": int(memory_gb * 2**30)}),
+        }
+        self._start = ray.remote(**needs)(_do)
+        self._arguments = (str(store.absolute()), "cuda" if on_gpu else "cpu", threads)
+        self._running: dict[Any, str] = {}
+
+    def submit(self, jobs: list[Plain]) -> None:
+        for job in jobs:
+            self._running[self._start.remote(job, *self._arguments)] = f"{job['stage']}-{job['key']}"
+
+    def wait(self, seconds: float) -> list[Outcome | Progress]:
+        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        happened: list[Outcome | Progress] = []
+        for reference in ready:
+            job = self._running.pop(reference)
+            try:
+                happened.append(Outcome(**self._ray.get(reference)))
+            except self._ray.exceptions.RayError as error:
+                happened.append(Outcome(job, _reason(error), str(error), worker="ray"))
+        return happened
+
+    def cancel(self, job: str) -> None:
+        for reference, running in self._running.items():
+            if running == job:
+                self._ray.cancel(reference, force=True)
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._ray.shutdown()
+
+
+def _reason(error: Exception) -> str:
+    name = type(error).__name__
+    return {
+        "WorkerCrashedError": "the Ray worker died (often: out of memory)",
+        "NodeDiedError": "the Ray node vanished",
+        "OutOfMemoryError": "Ray ended the job: its node ran out of memory",
+        "TaskCancelledError": "ended: it took longer than allowed",
+    }.get(name, f"Ray lost the job ({name})")
+
+
+def _do(job: Plain, store: str, device: str, threads: int) -> dict[str, Any]:
+    """Runs on a worker of the cluster."""
+    from leakscope.runners.doing import do
+
+    return asdict(do(_workshop(store, device, threads), job, f"{os.uname().nodename}/ray-{os.getpid()}"))
+
+
+@functools.lru_cache(maxsize=1)  # Ray keeps its processes: plans made for one job serve the next
+def _workshop(store: str, device: str, threads: int) -> Any:
+    import torch
+
+    from leakscope.pipeline.jobs import Workshop
+    from leakscope.runners.doing import pin_threads
+
+    pin_threads(threads)
+    return Workshop(store, torch.device(device))

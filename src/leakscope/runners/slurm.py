@@ -1,0 +1,183 @@
+"""Jobs on Slurm, as arrays, through submitit. The store must be on a disk all nodes share."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from leakscope.core.errors import UsageError
+from leakscope.core.spec import Plain
+from leakscope.runners.runner import Outcome, Progress
+
+#: How often Slurm is asked about jobs that left no result: a query loads the controller of the whole cluster.
+ASK_EVERY = 10.0
+#: Slurm may take a moment to list a job, and a shared disk to show its result.
+GRACE = 15.0
+#: Tasks of an array that run at a time, unless --workers says otherwise.
+WIDTH = 256
+
+
+@dataclass(frozen=True)
+class Task:
+    """What submitit sends to a node: plain strings and numbers."""
+
+    store: str
+    device: str
+    threads: int
+
+    def __call__(self, jobs: str) -> list[dict[str, Any]]:
+        """Do jobs one after another; a start costs seconds, so that small ones share it."""
+        import torch
+
+        from leakscope.pipeline.jobs import Workshop
+        from leakscope.runners.doing import do, pin_threads
+
+        pin_threads(self.threads)
+        workshop = Workshop(self.store, torch.device(self.device))
+        worker = f"{os.uname().nodename}/slurm-{os.environ.get('SLURM_JOB_ID', os.getpid())}"
+        return [asdict(do(workshop, job, worker)) for job in json.loads(jobs)]
+
+    def checkpoint(self, jobs: str) -> Any:
+        """Preempted, or out of time: queue again; what is done is skipped, training resumes at its last saved epoch."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, jobs)
+
+
+class Slurm:
+    """Every job that may start is handed over at once, as one array; Slurm decides where and when.
+
+    `cluster="local"` runs them as processes of this machine instead, as submitit does for tests.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        device: str,
+        *,
+        threads: int = 1,
+        workers: int | None = None,
+        minutes: float | None = None,
+        memory_gb: float | None = None,
+        options: Mapping[str, Any] | None = None,
+        cluster: str = "slurm",
+    ) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise UsageError(
+                "submitit is not installed; pip install 'leakscope[slurm]', or take --runner pool"
+            ) from None
+        try:
+            self._executor = submitit.AutoExecutor(folder=store.absolute() / "slurm" / "%j", cluster=cluster)
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(f"Slurm is not here ({error}); run this on a login node, or take --runner pool") from None
+        self._here = cluster != "slurm"
+        # Slurm refuses arrays above MaxArraySize, 1001 unless configured.
+        self.capacity = (workers or os.cpu_count() or 1) if self._here else 1000
+        parameters: dict[str, Any] = {
+            "name": "leakscope",
+            "cpus_per_task": threads,
+            "timeout_min": int(minutes or 24 * 60),
+            "slurm_array_parallelism": workers or WIDTH,
+            **({} if memory_gb is None else {"mem_gb": memory_gb}),
+            **({"gpus_per_node": 1} if device != "cpu" else {}),
+        }
+        try:
+            self._executor.update_parameters(**parameters, **{f"slurm_{k}": v for k, v in (options or {}).items()})
+        except (TypeError, ValueError, NameError) as error:
+            raise UsageError(f"--slurm: {' '.join(str(error).split())[:300]}") from None
+        self._task = Task(str(store.absolute()), device, threads)
+        self._tasks = workers or (self.capacity if self._here else WIDTH)
+        self._running: dict[Any, _Task] = {}
+        self._asked = time.monotonic()
+
+    def submit(self, jobs: list[Plain]) -> None:
+        import submitit
+
+        size = math.ceil(len(jobs) / self._tasks)
+        parts = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+        try:
+            started = self._executor.map_array(self._task, [json.dumps(part) for part in parts])
+        except (submitit.core.utils.FailedJobError, OSError) as error:
+            raise UsageError(f"Slurm refused the jobs: {' '.join(str(error).split())[:300]}") from None
+        for part, handle in zip(parts, started, strict=True):
+            self._running[handle] = _Task([f"{job['stage']}-{job['key']}" for job in part], time.monotonic())
+
+    def wait(self, seconds: float) -> list[Outcome | Progress]:
+        end = time.monotonic() + seconds
+        while True:
+            happened: list[Outcome | Progress] = []
+            for handle in list(self._running):
+                if handle.paths.result_pickle.exists() or (self._here and handle.done()):
+                    happened += self._outcomes(handle)
+            happened += self._lost()
+            if happened or time.monotonic() > end:
+                return happened
+            time.sleep(0.05)
+
+    def _outcomes(self, handle: Any, reason: str = "") -> list[Outcome]:
+        task = self._running.pop(handle)
+        if not reason:
+            try:
+                return [Outcome(**outcome) for outcome in handle.result()]
+            except Exception as error:  # submitit raises what it found, of any type
+                first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                reason = f"Slurm job {handle.job_id} left no result: {first}"
+        words = (handle.stderr() or "")[-4000:]
+        seconds = round(time.monotonic() - task.since, 1)
+        return [Outcome(job, reason, words, seconds, worker=f"slurm-{handle.job_id}") for job in task.jobs]
+
+    def _lost(self) -> list[Outcome]:
+        """Jobs that Slurm no longer has and that left no result: cancelled, out of memory, a dead node."""
+        now = time.monotonic()
+        if self._here or not self._running or now - self._asked < ASK_EVERY:
+            return []
+        self._asked = now
+        known = _ask(["squeue", "--noheader", "--array", "--me", "--format=%i"])
+        if known is None:  # the controller does not answer; jobs go on without it
+            return []
+        alive = set(known.split())
+        gone: list[Outcome] = []
+        for handle, task in list(self._running.items()):
+            old = now - task.since > GRACE
+            if old and handle.job_id not in alive and not handle.paths.result_pickle.exists():
+                gone += self._outcomes(handle, f"Slurm ended job {handle.job_id}: {_fate(handle.job_id)}")
+        return gone
+
+    def cancel(self, job: str) -> None:
+        """Slurm keeps the time itself: `budgets.job_minutes` is the time limit of its jobs."""
+
+    def close(self) -> None:
+        for handle in self._running:
+            handle.cancel(check=False)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The jobs of one task of an array, and when it was handed over."""
+
+    jobs: list[str]
+    since: float
+
+
+def _ask(command: list[str]) -> str | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _fate(job_id: str) -> str:
+    """Why a job ended, as long as the controller remembers it."""
+    shown = _ask(["scontrol", "--oneliner", "show", "job", job_id]) or ""
+    facts = dict(word.partition("=")[::2] for word in shown.split())
+    state = facts.get("JobState", "it is not known any more")
+    return f"{state} ({facts['Reason']})" if facts.get("Reason", "None") != "None" else state

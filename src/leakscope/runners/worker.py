@@ -1,0 +1,49 @@
+"""A worker process of the pool: a job a line in, how it ended a line out.
+
+It ends when its standard input closes, even in the middle of a job: a coordinator that was killed
+leaves nobody behind, and what was being computed resumes from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from dataclasses import asdict
+from typing import Any
+
+
+def main(store: str, device: str, threads: int, name: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator, which decides
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever else prints goes to the log
+    todo: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_listen, args=(todo,), daemon=True).start()
+
+    import torch
+
+    from leakscope.pipeline.jobs import Workshop
+    from leakscope.runners.doing import do, pin_threads
+
+    pin_threads(threads)
+    workshop = Workshop(store, torch.device(device))
+
+    def send(kind: str, message: Any) -> None:
+        out.write(json.dumps({kind: asdict(message)}) + "\n")
+
+    while True:
+        job = json.loads(todo.get())
+        send("outcome", do(workshop, job, name, lambda message: send("progress", message)))
+
+
+def _listen(todo: queue.Queue[str]) -> None:
+    for line in sys.stdin:
+        todo.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,160 @@
+"""The coordinator: order, failures that block only what needs them, retries, and other coordinators."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakscope.core.spec import Plain, digest
+from leakscope.pipeline.job import Job
+from leakscope.runners.estimate import Experience
+from leakscope.runners.events import EventLog, read_events
+from leakscope.runners.runner import Outcome, Progress
+from leakscope.runners.schedule import Limits, Schedule, run_jobs
+from leakscope.store import Store
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Durability is the store's own test; here hundreds of entries are written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leakscope.store.directory._sync", lambda path: None)
+        yield
+
+
+def job(name: str, *needs: Job, stage: Any = "target", work: float = 1.0) -> Job:
+    key = digest(name)
+    row = {"data": "d", "model": "m", "cut": "c", "defense": name, "threat": "all", "seed": 0}
+    return Job(stage, key, ((f"{stage}s", key),), tuple(need.id for need in needs), {}, {}, row, work)
+
+
+class Scripted:
+    """Puts what a job makes into the store, unless told that it fails."""
+
+    def __init__(self, store: Store, failing: dict[str, Outcome] | None = None, capacity: int = 2) -> None:
+        self.capacity, self._store, self._failing = capacity, store, failing or {}
+        self._todo: list[Plain] = []
+        self.order: list[str] = []
+
+    def submit(self, jobs: list[Plain]) -> None:
+        self._todo += jobs
+        assert len(self._todo) <= self.capacity
+
+    def wait(self, seconds: float) -> list[Outcome | Progress]:
+        del seconds
+        done = Job.from_json(json.loads(json.dumps(self._todo.pop(0))))
+        self.order.append(done.id)
+        if done.id in self._failing:
+            return [self._failing[done.id]]
+        for kind, key in done.makes:
+            self._store.put(kind, key, {})
+        return [Outcome(done.id, seconds=2.0 * done.work, memory=100)]
+
+    def cancel(self, job: str) -> None:
+        raise AssertionError(job)
+
+    def close(self) -> None:
+        pass
+
+
+@settings(max_examples=25)
+@given(
+    links=st.lists(st.sets(st.integers(0, 12), max_size=3), min_size=1, max_size=12),
+    workers=st.integers(1, 4),
+    data=st.data(),
+)
+def test_needs_come_first_and_nothing_runs_twice(
+    links: list[set[int]], workers: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = Store(tmp_path_factory.mktemp("store"))
+    jobs: list[Job] = []
+    for number, wanted in enumerate(links):
+        jobs.append(job(f"{number}", *(jobs[index] for index in sorted(wanted) if index < number)))
+    failing = data.draw(st.sets(st.sampled_from([each.id for each in jobs]), max_size=2))
+    runner = Scripted(store, {name: Outcome(name, "broken") for name in failing}, workers)
+    counts = run_jobs(Schedule.of(jobs, store), runner, store)
+    places = {name: place for place, name in enumerate(runner.order)}
+    assert len(places) == len(runner.order)
+    doomed = set()
+    for each in jobs:
+        if each.id in failing or doomed & set(each.needs):
+            doomed.add(each.id)
+        else:
+            assert all(places[need] < places[each.id] for need in each.needs)
+    assert counts.get("done", 0) == len(jobs) - len(doomed)
+    assert counts.get("failed", 0) + counts.get("blocked", 0) == len(doomed)
+
+
+def test_a_failure_is_recorded_kept_and_retried_when_asked(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    target, other = job("a"), job("b")
+    attack = job("attack", target, stage="attack")
+    jobs = [target, other, attack]
+    bad = Outcome(target.id, "ValueError: no", "Traceback …\nValueError: no")
+    run_jobs(Schedule.of(jobs, store), Scripted(store, {target.id: bad}), store)
+    record = store.find(target.key).record
+    assert record["error"] == "ValueError: no"
+    assert record["traceback"].startswith("Traceback")
+    again = Scripted(store)
+    assert run_jobs(Schedule.of(jobs, store), again, store) == {"failed": 1, "blocked": 1, "done": 1}
+    assert again.order == [], "failed jobs wait until they are asked for"
+    assert run_jobs(Schedule.of(jobs, store, retry=True), again, store) == {"done": 3}
+    assert store.get("failure", target.key) is None
+
+
+def test_what_is_in_the_store_is_done_whatever_became_of_its_process(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    late = job("late")
+    schedule = Schedule.of([late], store)
+    store.put(*late.makes[0], {})
+    assert run_jobs(schedule, Scripted(store, {late.id: Outcome(late.id, "killed")}), store) == {"done": 1}
+
+
+def test_preparation_for_finished_attacks_is_not_repeated(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    prepare = job("prepare", stage="prepare")
+    attack = job("attack", prepare, stage="attack")
+    store.put(*attack.makes[0], {})
+    assert Schedule.of([prepare, attack], store).counts == {"unneeded": 1, "done": 1}
+
+
+def test_a_full_disk_stops_the_grid_and_keeps_what_is_done(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, second, third = job("1"), job("2"), job("3")
+    full = Outcome(second.id, "OSError", errno=errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        run_jobs(Schedule.of([first, second, third], store), Scripted(store, {second.id: full}, 1), store)
+    assert Schedule.of([first, second, third], store).counts == {"done": 1, "waiting": 2}
+
+
+def test_no_job_starts_after_the_budget(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert run_jobs(Schedule.of([job("1")], store), Scripted(store), store, limits=Limits(until=0.0)) == {"waiting": 1}
+
+
+def test_estimates_are_learnt_from_events(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    jobs = [job("a", work=3.0), job("b", work=5.0)]
+    run_jobs(Schedule.of(jobs, store), Scripted(store), store, [EventLog(tmp_path)])
+    with next((tmp_path / "events").glob("*.jsonl")).open("a") as file:
+        file.write('{"event": "do')  # a crash in the middle of a line
+    experience = Experience(read_events(tmp_path))
+    twin = experience.of(job("a", work=10.0))
+    assert twin.seconds == pytest.approx(20.0)
+    assert twin.memory == 100
+    assert experience.of(job("x", stage="attack")).seconds is None
+
+
+def test_long_jobs_start_first(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    jobs = [job("short"), job("long")]
+    runner = Scripted(store, capacity=1)
+    run_jobs(Schedule.of(jobs, store, {jobs[0].id: 1.0, jobs[1].id: 9.0}), runner, store)
+    assert runner.order == [jobs[1].id, jobs[0].id]
