@@ -32,10 +32,16 @@ lint: install
 speed: install
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
+docs: install
+	$(BIN)/python -c "import material" 2> /dev/null || \
+		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
 
 .PHONY: methods
 methods: install
+	$(BIN)/python docs/method_pages.py
 	$(BIN)/python docs/update_readme.py
 	$(BIN)/leakscope schema > docs/audit-config.schema.json

@@ -15,11 +15,12 @@ from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.data import DATASETS
 from leakscope.core.defense import DEFENSES, Defense
 from leakscope.core.metric import METRICS, Metric
+from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.spec import Kind
 from leakscope.models.architecture import MODELS
 
 TESTS = Path(__file__).parent
-KINDS: list[Kind[Any]] = [ATTACKS, DEFENSES, METRICS, DATASETS, MODELS]
+KINDS: list[Kind[Any]] = [ATTACKS, DEFENSES, METRICS, DATASETS, MODELS, PRIORS]
 CONTRACTS = {"attacks": "AttackContract", "defenses": "DefenseContract", "metrics": "MetricContract"}
 
 
@@ -44,7 +45,7 @@ def test_every_method_meets_its_contract(folder: str, contract: str) -> None:
         assert mentioned, f"no {contract} under tests/{folder} builds {name!r}"
 
 
-@pytest.mark.parametrize(("kind", "base"), [(ATTACKS, Attack), (DEFENSES, Defense), (METRICS, Metric)])
+@pytest.mark.parametrize(("kind", "base"), [(ATTACKS, Attack), (DEFENSES, Defense), (METRICS, Metric), (PRIORS, Prior)])
 def test_every_class_of_a_package_is_registered(kind: Kind[Any], base: type) -> None:
     listed = {kind[name] for name in kind}
     package = importlib.import_module(kind.package)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -12,8 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
+from leakscope.commands.asked import plan_of, print_json, settings_of, show_plan, show_plans, work_at
+from leakscope.commands.reproduce import reproduce
+from leakscope.commands.zoo import export, submit
 from leakscope.core.errors import UsageError
 from leakscope.options import (
+    BOARD,
     RUN,
     AttackName,
     Config,
@@ -25,12 +29,16 @@ from leakscope.options import (
     DryRun,
     Epochs,
     Evidence,
+    Format,
     Gate,
+    GroupName,
     Json,
     Model,
     Out,
     Quiet,
     Resize,
+    Retry,
+    RunnerName,
     Scale,
     Seed,
     Set,
@@ -38,6 +46,7 @@ from leakscope.options import (
     Threads,
     Victims,
     Weights,
+    Workers,
     option,
 )
 
@@ -52,19 +61,6 @@ app = typer.Typer(
 )
 
 
-def _settings(given: dict[str, Any], extra: list[str] | None) -> dict[str, Any]:
-    """Options the user gave, as dotted settings."""
-    import yaml
-
-    settings = {key: value for key, value in given.items() if value is not None}
-    for item in extra or []:
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UsageError(f"--set {item}: write it as --set name=value")
-        settings[key] = yaml.safe_load(value)
-    return settings
-
-
 def _attacks(names: list[str] | None) -> Any:
     """One suite by name, or a list of attacks."""
     if not names:
@@ -72,29 +68,6 @@ def _attacks(names: list[str] | None) -> Any:
     from leakscope.auditing.suite import SUITES
 
     return names[0] if len(names) == 1 and names[0] in SUITES else names
-
-
-def _plan(config: Path | None, scale: str | None, extra: list[str] | None, threads: int | None, **given: Any) -> Any:
-    import torch
-
-    from leakscope.pipeline.plan import AuditConfig, make_plan
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return make_plan(AuditConfig.read(config, _settings(given, extra), scale))
-
-
-def _place(store: Path, device: str) -> Any:
-    from leakscope.api import choose_device
-    from leakscope.pipeline.execute import Workplace
-    from leakscope.store import Store
-
-    chosen = choose_device(device)
-    return Workplace(Store(store), chosen)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 @app.command()
@@ -122,6 +95,7 @@ def audit(
     quiet: Quiet = False,
     dry_run: DryRun = False,
     threads: Threads = None,
+    workers: Workers = None,
 ) -> int:
     """Attack a network with a fixed suite, check the attacks, and write a report with a verdict.
 
@@ -133,54 +107,34 @@ def audit(
 
       leakscope audit configs/demo.yaml --gate "leak<=0.3 at E1" --evidence E1
     """
-    plan = _plan(
-        config, scale, set_, threads,
-        data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut, defenses=defense,
-        attacks=_attacks(attack), victims=victims, evidence=evidence, gate=gate, seeds=seed,
-        **{"training.epochs": epochs},
-    )  # fmt: skip
+    import torch
+
+    from leakscope.pipeline.plan import AuditConfig, make_plans
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    given = {
+        "data": data, "data_root": data_root, "resize": resize, "model": model, "weights": weights, "cuts": cut,
+        "defenses": defense, "attacks": _attacks(attack), "victims": victims, "evidence": evidence, "gate": gate,
+        "seeds": seed, "training.epochs": epochs,
+    }  # fmt: skip
+    configs = AuditConfig.read_all(config, settings_of(given, set_), scale)
+    first = next(iter(configs.values()))
+    from leakscope.commands.audits import Manner, run_plans, study_of
+
+    study = study_of(first)
+    plans = make_plans(configs)
     if dry_run:
-        return _show_plan(plan, json_)
-    from leakscope.data.split_index import write_index
-    from leakscope.pipeline.audit import run_audit
-    from leakscope.pipeline.folder import require_writable, write_folder
-    from leakscope.terminal import following, print_audit
+        return show_plans(plans, json_)
+    from leakscope.auditing.verdict import gravest
 
-    require_writable(out)
-    place = _place(store, device)
-    with following(quiet=quiet or json_):
-        result = run_audit(plan, place, command=shlex.join(["leakscope", *sys.argv[1:]]))
-    write_folder(result, out)
-    if plan.index is not None:
-        write_index(plan.index, plan.data, out / "splits.json")
+    command = shlex.join(["leakscope", *sys.argv[1:]])
+    manner = Manner(command, quiet=quiet or json_, silent=json_, workers=workers, threads=threads)
+    finished = run_plans(plans, work_at(store, device), out, manner, study, first.results)
     if json_:
-        _print_json(result.document)
-    else:
-        print_audit(result.document, out)
-    return result.exit_code
-
-
-def _show_plan(plan: Any, as_json: bool) -> int:
-    from leakscope.core.spec import label
-
-    shown = {
-        "data": f"{plan.data_name}: {len(plan.splits.private)} private, {len(plan.splits.heldout)} held out, "
-        f"{len(plan.splits.public)} public, {len(plan.victims)} victims",
-        "model": plan.model_name,
-        "cuts": plan.cuts,
-        "defenses": [label(defense) for defense in plan.defenses],
-        "attacks": [label(attack) for attack in plan.attacks],
-        "seeds": plan.seeds,
-        "targets": len(plan.cuts) * len(plan.defenses) * len(plan.seeds),
-        "results": len(plan.cuts) * len(plan.defenses) * len(plan.seeds) * len(plan.attacks),
-    }
-    if as_json:
-        _print_json(shown)
-    else:
-        for name, value in shown.items():
-            text = ", ".join(map(str, value)) if isinstance(value, list) else value
-            typer.echo(f"{name:10} {text}")
-    return 0
+        documents = {name: result.document for name, result in finished.items()}
+        print_json(documents if len(documents) > 1 else next(iter(documents.values())))
+    return gravest([result.exit_code for result in finished.values()])
 
 
 @app.command()
@@ -205,24 +159,22 @@ def train(
     threads: Threads = None,
 ) -> int:
     """Train targets with their defences; an audit with the same settings finds them in the store."""
-    plan = _plan(
+    plan = plan_of(
         config, scale, set_, threads,
         data=data, data_root=data_root, resize=resize, model=model, cuts=cut, defenses=defense, seeds=seed,
         **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
-        return _show_plan(plan, json_)
+        return show_plan(plan, json_)
     from leakscope.pipeline.execute import realise, target_plan
     from leakscope.terminal import following
 
-    place = _place(store, device)
+    place = work_at(store, device)
     rows = []
     with following(quiet=quiet or json_):
-        for seed_ in plan.seeds:
-            for defense_ in plan.defenses:
-                for cut_ in plan.cuts:
-                    target = realise(plan, target_plan(plan, cut_, defense_, seed_), place)
-                    rows.append({"key": target.key, **{k: v for k, v in target.record.items() if k != "plan"}})
+        for cut_, defense_, seed_ in plan.grid:
+            target = realise(plan, target_plan(plan, cut_, defense_, seed_), place)
+            rows.append({"key": target.key, **{k: v for k, v in target.record.items() if k != "plan"}})
     if save is not None:
         if len(rows) != 1:
             raise UsageError(f"--save writes one target, {len(rows)} were trained; name one cut, defence and seed")
@@ -232,7 +184,7 @@ def train(
         state = {name: tensor.contiguous() for name, tensor in target.split.model.state_dict().items()}
         save_file(state, save)
     if json_:
-        _print_json(rows)
+        print_json(rows)
     else:
         for row in rows:
             typer.echo(
@@ -269,42 +221,196 @@ def attack(
     threads: Threads = None,
 ) -> int:
     """Run attacks and print their scores, without controls or verdict: for looking, not for claims."""
-    plan = _plan(
+    plan = plan_of(
         config, scale, set_, threads,
         data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut, defenses=defense,
         attacks=_attacks(attack), victims=victims, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
-        return _show_plan(plan, json_)
+        return show_plan(plan, json_)
     from leakscope.pipeline.folder import require_writable, write_reconstructions
     from leakscope.pipeline.single import attack_all
     from leakscope.terminal import following, print_scores
 
     if out is not None:
         require_writable(out)
-    place = _place(store, device)
+    place = work_at(store, device)
     with following(quiet=quiet or json_):
         rows, guesses = attack_all(plan, place)
     if out is not None:
         write_reconstructions(plan.victims, guesses, out)
     if json_:
-        _print_json(rows)
+        print_json(rows)
     else:
         print_scores(rows)
     return 0
 
 
 @app.command()
+def bench(
+    grid: Annotated[Path, typer.Argument(help="A YAML grid: data × models × threats × defenses × attacks × seeds.")],
+    data_root: DataRoot = None,
+    scale: Scale = None,
+    set_: Set = None,
+    runner: Annotated[RunnerName, option("--runner", help="Where jobs run.", panel=RUN)] = RunnerName.pool,
+    workers: Annotated[int | None, option("--workers", help="Jobs at a time.  [one a core or GPU]", panel=RUN)] = None,
+    threads: Annotated[int, option("--threads", help="CPU threads of a job.", panel=RUN)] = 1,
+    device: Device = "auto",
+    ray_address: Annotated[
+        str | None, option("--ray-address", help="A Ray cluster: auto, HOST:PORT.  [started here]", panel=RUN)
+    ] = None,
+    slurm: Annotated[
+        list[str] | None, option("--slurm", help="For sbatch: partition=long, account=x; repeat.", panel=RUN)
+    ] = None,
+    retry: Annotated[Retry, option("--retry", help="Try again what failed before.", panel=RUN)] = Retry.nothing,
+    track: Annotated[
+        list[str] | None, option("--track", help="Also tell tensorboard or mlflow; repeat.", panel=RUN)
+    ] = None,
+    store: StorePath = Path("runs/store"),
+    json_: Json = False,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Run a grid of audits to completion, on this machine or a cluster; the same command goes on where it was.
+
+    Exit codes: 0 all done, 3 jobs failed, 4 stopped by its budget before the end.
+    """
+    from leakscope.runners.bench import plan_bench
+    from leakscope.runners.run import (
+        Machine,
+        describe_expectation,
+        expectation,
+        failures,
+        run_bench,
+        strongest,
+        usable_cores,
+    )
+    from leakscope.store import Store
+
+    kept = Store(store)
+    planned = plan_bench(grid, settings_of({"base.data_root": data_root and str(data_root)}, set_), scale, kept)
+    if dry_run:
+        shown = expectation(planned, kept, workers or max(1, usable_cores() // threads))
+        if json_:
+            print_json(shown)
+        else:
+            typer.echo("\n".join(describe_expectation(shown)))
+        return 0
+    # Asked to end (a shutdown, a batch system): end the workers too, as for Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine = Machine(runner, device, workers, threads, ray_address, settings_of({}, slurm))
+    watchers = []
+    if track:
+        from leakscope.runners.track import tracker
+
+        watchers = [tracker(kind, kept, planned.name) for kind in track]
+    schedule = run_bench(planned, kept, machine, retry=retry is Retry.failed, quiet=quiet or json_, watchers=watchers)
+    failed = failures(planned, schedule, kept)
+    if json_:
+        rows = [{"key": job.key, "state": schedule.states[job.id], **job.row} for job in planned.of("attack")]
+        print_json({"grid": planned.key, "counts": schedule.counts, "failures": failed, "results": rows})
+    else:
+        for line in strongest(planned, schedule, kept):
+            typer.echo(line)
+        for failure in failed:
+            typer.echo(f"failed: {failure['title']}: {failure['error']} (leakscope show {failure['key'][:8]})")
+        typer.echo(f"{planned.name}: {schedule.sentence}; store {store}")
+    return 3 if failed else 0 if schedule.finished else 4
+
+
+@app.command()
+def status(store: StorePath = Path("runs/store"), json_: Json = False) -> int:
+    """Show where every grid of a store stands: done, running, failed and why."""
+    from leakscope.runners.live import print_status
+    from leakscope.runners.run import store_status
+    from leakscope.store import Store
+
+    if not store.is_dir():
+        raise UsageError(f"no store at {store}; give it with --store")
+    grids = store_status(Store(store))
+    if json_:
+        print_json(grids)
+    else:
+        print_status(grids)
+    return 0
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that `audit --out` wrote.")] = Path("runs/audit"),
+    group: Annotated[
+        GroupName | None, option("--group", help="A leaderboard of the whole store: what its rows are.", panel=BOARD)
+    ] = None,
+    metric: Annotated[str, option("--metric", help="What is compared.", panel=BOARD)] = "leak",
+    filter_: Annotated[
+        list[str] | None, option("--filter", help="data=mnist5k, defense=gaussian* …; repeat.", panel=BOARD)
+    ] = None,
+    form: Annotated[Format, option("--format", help="How it is written.", panel=BOARD)] = Format.html,
+    out: Annotated[
+        Path | None,
+        option("--out", help="File.  [runs/leaderboard.html; other formats are printed]", panel=BOARD),
+    ] = None,
+    store: StorePath = Path("runs/store"),
     quiet: Quiet = False,
 ) -> int:
-    """Draw report.html, summary.md, junit.xml and results.sarif again from a finished audit."""
+    """Draw a finished audit's folder again, or, with --group, a leaderboard of everything in the store.
+
+    Examples:
+
+      leakscope report runs/audit
+
+      leakscope report --group defense --filter data=mnist5k --out board.html
+
+      leakscope report --group defense --format tex > table.tex
+    """
+    if group is not None:
+        from leakscope.commands.leaderboard import write_leaderboard
+
+        written = write_leaderboard(store, group.value, metric, filter_ or [], form.value, out)
+        if isinstance(written, str):
+            sys.stdout.write(written)
+        elif not quiet:
+            typer.echo(str(written))
+        return 0
+    if filter_ or out is not None or form is not Format.html or metric != "leak":
+        raise UsageError("--filter, --metric, --format and --out belong to a leaderboard; add --group defense")
     from leakscope.report import write
 
     for path in write(folder):
         if not quiet:
             typer.echo(str(path))
+    return 0
+
+
+@app.command()
+def blind(
+    folder: Annotated[Path, typer.Argument(help="A folder that `attack --out` wrote.")],
+    first: Annotated[str | None, typer.Argument(help="A result's key, or its first digits.")] = None,
+    second: Annotated[str | None, typer.Argument(help="Another.")] = None,
+    answers: Annotated[Path | None, typer.Option("--answers", help="Count the answers that the page saved.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Which order.")] = 0,
+) -> int:
+    """Ask people: a page that shows a real photo and two reconstructions in random order, and saves choices.
+
+    Examples:
+
+      leakscope attack configs/faces_toy.yaml --out runs/faces; leakscope blind runs/faces 3f2a 9c41
+
+      leakscope blind runs/faces --answers answers.json
+    """
+    from leakscope.report.blind import score_blind, write_blind
+
+    if answers is not None:
+        found = score_blind(folder / "blind-key.json", answers)
+        typer.echo(
+            f"{found.first} was chosen over {found.second} in {found.chosen} of {found.answers} "
+            f"({found.share:.0%}, 95 % interval {found.low:.0%} to {found.high:.0%})"
+        )
+        return 0
+    if first is None or second is None:
+        raise UsageError("name two results to compare by the beginnings of their keys, or give --answers")
+    for path in write_blind(folder, first, second, folder, seed=seed):
+        typer.echo(str(path))
     return 0
 
 
@@ -316,6 +422,13 @@ class Kinds(StrEnum):
     datasets = "datasets"
     models = "models"
     metrics = "metrics"
+    priors = "priors"
+    studies = "studies"
+
+
+app.command()(reproduce)
+app.command()(export)
+app.command()(submit)
 
 
 @app.command("list")
@@ -323,19 +436,22 @@ def list_(
     kind: Annotated[Kinds | None, typer.Argument(help="Only this kind.")] = None,
     json_: Json = False,
 ) -> int:
-    """Show every attack, defence, data set, model and metric by name."""
+    """Show every attack, defence, data set, model, metric, prior and study by name."""
     from leakscope.core.attack import ATTACKS
     from leakscope.core.data import DATASETS
     from leakscope.core.defense import DEFENSES
     from leakscope.core.metric import METRICS
+    from leakscope.core.prior import PRIORS
     from leakscope.models.architecture import MODELS
+    from leakscope.studies.study import STUDIES
 
     kinds: dict[str, Any] = {
         "attacks": ATTACKS, "defenses": DEFENSES, "datasets": DATASETS, "models": MODELS, "metrics": METRICS,
+        "priors": PRIORS, "studies": STUDIES,
     }  # fmt: skip
     chosen = {name: table for name, table in kinds.items() if kind is None or name == kind}
     if json_:
-        _print_json({name: list(table) for name, table in chosen.items()})
+        print_json({name: list(table) for name, table in chosen.items()})
         return 0
     from leakscope.terminal import print_methods
 
@@ -357,7 +473,7 @@ def cuts(
     from leakscope.models.resolve import instantiate, resolve
     from leakscope.pipeline.plan import AuditConfig, load_data
 
-    given = _settings({"data": data, "data_root": data_root, "resize": resize}, None)
+    given = settings_of({"data": data, "data_root": data_root, "resize": resize}, None)
     config = AuditConfig.read(None, given)
     architecture = resolve(model)
     pictures = load_data(config, config.data_root)
@@ -365,7 +481,7 @@ def cuts(
         network = instantiate(architecture, pictures.shape, len(pictures.classes))
     found = find_cuts(network, pictures.images[:2], architecture.normalization())
     if json_:
-        _print_json([vars(cut) for cut in found])
+        print_json([vars(cut) for cut in found])
         return 0
     from leakscope.terminal import print_cuts
 
@@ -377,6 +493,9 @@ def cuts(
 def show(
     key: Annotated[str, typer.Argument(help="A key, or its first digits.")],
     store: StorePath = Path("runs/store"),
+    pictures: Annotated[
+        Path | None, option("--pictures", help="Also draw a result's reconstructions here (PNG).", panel=RUN)
+    ] = None,
 ) -> int:
     """Print what the store holds under a key."""
     from leakscope.store import Store
@@ -384,7 +503,11 @@ def show(
     if not store.is_dir():
         raise UsageError(f"no store at {store}; give it with --store")
     entry = Store(store).find(key)
-    _print_json({"kind": entry.kind, "key": entry.key, "folder": str(entry.folder), **entry.record})
+    if pictures is not None:
+        from leakscope.report.strips import write_strip
+
+        write_strip(Store(store), entry.key, pictures)
+    print_json({"kind": entry.kind, "key": entry.key, "folder": str(entry.folder), **entry.record})
     return 0
 
 
@@ -393,7 +516,7 @@ def schema() -> int:
     """Print the JSON Schema of audit configurations."""
     from leakscope.pipeline.plan import AuditConfig
 
-    _print_json(AuditConfig.model_json_schema())
+    print_json(AuditConfig.model_json_schema())
     return 0
 
 

@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-TARGET, ATTACKER, RUN = "The target", "The attacker", "The run"
+TARGET, ATTACKER, RUN, BOARD = "The target", "The attacker", "The run", "The leaderboard"
+
+
+class RunnerName(StrEnum):
+    """Where jobs run."""
+
+    here = "here"
+    pool = "pool"
+    ray = "ray"
+    slurm = "slurm"
+
+
+class Retry(StrEnum):
+    """What is tried again."""
+
+    nothing = "nothing"
+    failed = "failed"
+
+
+class ReproductionScale(StrEnum):
+    """How large a published protocol is run."""
+
+    small = "small"
+    paper = "paper"
+
+
+class GroupName(StrEnum):
+    """What the rows of a leaderboard are."""
+
+    defense = "defense"
+    model = "model"
+    cut = "cut"
+
+
+class Format(StrEnum):
+    """How a leaderboard is written."""
+
+    html = "html"
+    md = "md"
+    tex = "tex"
+    csv = "csv"
 
 
 def option(*names: str, help: str, panel: str, **kwargs: Any) -> Any:
@@ -61,3 +102,7 @@ Json = Annotated[bool, option("--json", help="Print machine-readable JSON.", pan
 Quiet = Annotated[bool, option("--quiet", help="Print only the result.", panel=RUN)]
 DryRun = Annotated[bool, option("--dry-run", help="Check everything, compute nothing.", panel=RUN)]
 Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=RUN)]
+Workers = Annotated[
+    int | None,
+    option("--workers", help="Processes that share the work, one thread each unless --threads says more.", panel=RUN),
+]

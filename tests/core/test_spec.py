@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from leakscope.core.attack import ATTACKS
 from leakscope.core.defense import DEFENSES, Defense, Stack, build_defense
 from leakscope.core.errors import UsageError
-from leakscope.core.spec import Kind, describe, digest, label, parse
+from leakscope.core.spec import Kind, describe, digest, label, nested, parse
 from leakscope.defenses.gaussian import Gaussian
 from leakscope.defenses.laplace import Laplace
 
@@ -103,3 +103,53 @@ def test_a_stack_refuses_two_owners_of_the_gradient_step() -> None:
 
     with pytest.raises(ValueError, match="only one"):
         Stack((Owner(), Owner()))
+
+
+@dataclass(frozen=True)
+class Holder(Defense):
+    inner: Defense = nested(DEFENSES, "gaussian")
+    widths: tuple[int, ...] = ()
+
+
+HOLDERS: Kind[Defense] = Kind("holder", "leakscope.defenses")
+HOLDERS.register("holder")(Holder)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "holder:inner=gaussian:0.5,widths=[1,2]",
+        "holder:widths=[1,2],inner=gaussian:sigma=0.5",
+        "holder:inner={kind: gaussian, sigma: 0.5},widths=[1,2]",
+        {"kind": "holder", "inner": {"kind": "gaussian", "sigma": 0.5}, "widths": [1, 2]},
+        {"kind": "holder", "inner": Gaussian(0.5), "widths": [1, 2]},
+    ],
+)
+def test_a_field_may_hold_a_method(spec: str | dict[str, object]) -> None:
+    expected = Holder(Gaussian(0.5), (1, 2))
+    built = HOLDERS.build(spec)
+    assert built == expected
+    assert HOLDERS.build(describe(built)) == expected
+    assert HOLDERS.build(label(built)) == expected
+    assert describe(built)["inner"] == describe(Gaussian(0.5))
+
+
+def test_a_held_method_is_written_shortly_where_it_can_be() -> None:
+    assert label(Holder()) == "holder"
+    assert label(Holder(Laplace())) == "holder:inner=laplace"
+    assert label(Holder(Gaussian(0.5))) == "holder:inner=gaussian:sigma=0.5"
+    long = Holder(Gaussian(0.5, at_release=False), (3,))
+    assert label(long) == 'holder:inner={"kind":"gaussian","sigma":0.5,"at_release":false},widths=[3]'
+    assert HOLDERS.build(label(long)) == long
+
+
+def test_a_bad_held_method_is_one_line() -> None:
+    for spec, message in (("holder:inner=gausian", "gaussian"), ("holder:inner=gaussian:sigm=1", "sigma")):
+        with pytest.raises(UsageError, match=f"did you mean {message}"):
+            HOLDERS.build(spec)
+    with pytest.raises(UsageError, match="holder: inner"):
+        HOLDERS.build("holder:inner=3")
+
+
+def test_brackets_may_be_nested() -> None:
+    assert parse("x:a={b: 1, c: [1, 2], d: 3},e=4") == {"kind": "x", "a": {"b": 1, "c": [1, 2], "d": 3}, "e": 4}

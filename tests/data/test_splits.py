@@ -150,3 +150,17 @@ def test_full_mnist_has_room_for_the_default_plan(shared_data: Path) -> None:
     kept = len(distinct(data))
     assert len(data) - kept < 100
     assert len(index.private) == round(kept / 2)
+
+
+def test_least_makes_the_large_classes_private() -> None:
+    labels = torch.tensor([0] * 12 + [1] * 3 + [2] * 10 + [3] * 2 + [4] * 4)
+    images = torch.rand(len(labels), 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    data = ImageSet(images, labels, tuple("abcde"))
+    splits = SplitPlan(private=0.5, heldout=0.2, public=0.3, by_identity=True, least=10).draw(data, seed=0)
+    assert set(splits.private.classes) == {"a", "c"}
+    assert set(splits.public.classes) == {"b", "d", "e"}
+    assert len(splits.private) + len(splits.heldout) <= 22
+    with pytest.raises(UsageError, match="least"):
+        SplitPlan(by_identity=True, least=13).draw(data, seed=0)
+    with pytest.raises(ValueError, match="by_identity"):
+        SplitPlan(least=2)

@@ -64,8 +64,8 @@ class Attack(ABC):
     #: Takes the expectation over a random release, or trains on fresh draws of it.
     averages_noise: ClassVar[bool] = False
 
-    #: Peels residual blocks, so its positive control is a residual network rather than a bare pixel path.
-    peels_blocks: ClassVar[bool] = False
+    #: Its positive control: a bare pixel path, or the easiest network with the structure that it needs.
+    control: ClassVar[str] = "identity"
 
     def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
         """Why this attack cannot run on a network, with the remedy; asked before anything is trained."""

@@ -26,6 +26,7 @@ class TargetPlan:
     defense: Defense
     training: Plain
     seed: int
+    pretraining: Plain | None = None  # the first training on public classes, and on which pictures
 
     @property
     def trained_key(self) -> str:
@@ -41,6 +42,8 @@ class TargetPlan:
 
     def plain(self) -> Plain:
         description: Plain = describe(self)
+        if self.pretraining is None:
+            del description["pretraining"]
         return description
 
 

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import json
 import pkgutil
-import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
@@ -76,7 +75,7 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
         # Fields may hold our own protocols and torch objects, which pydantic checks by isinstance.
         cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
     try:
-        return TypeAdapter(cls).validate_python(dict(fields))
+        return TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}" for item in error.errors()
@@ -86,15 +85,29 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
         raise UsageError(f"{name}: {error}") from None
 
 
-#: Commas between settings, not those inside brackets.
-_BETWEEN_SETTINGS = re.compile(r",(?![^\[{]*[\]}])")
+def _with_nested_built(cls: type[Any], fields: Mapping[str, Any]) -> Plain:
+    """The fields, with methods that are written as a name or a mapping built (see `nested`)."""
+    kinds = {field.name: field.metadata["kind"] for field in dataclasses.fields(cls) if "kind" in field.metadata}
+    return {key: kinds[key].build(value) if key in kinds else value for key, value in fields.items()}
+
+
+def _settings(text: str) -> list[str]:
+    """The parts between commas, not counting commas inside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part]
 
 
 def parse(text: str) -> Plain:
     """`name`, `name:value` or `name:field=value,field=value` as a mapping; `value` fills the first field."""
     name, _, rest = text.partition(":")
     plain: Plain = {"kind": name}
-    for position, item in enumerate(part for part in _BETWEEN_SETTINGS.split(rest) if part):
+    for position, item in enumerate(_settings(rest)):
         key, equals, value = item.partition("=")
         if not equals and position:
             raise UsageError(f"{text!r}: write the {position + 1}th setting as field=value")
@@ -169,22 +182,44 @@ class Kind(Generic[T]):
         return validated(cls, fields, str(spec["kind"]))
 
 
+def nested(kind: Kind[T], default: str) -> T:
+    """A field that holds a method of another kind: `prior: Prior = nested(PRIORS, "dcgan")`.
+
+    In a configuration it is a name or a mapping, `prior: {kind: dcgan, width: 32}`; on a command line
+    `prior=linear`, `prior=linear:components=8` or `prior={kind: linear, components: 8}`. The default is
+    built when it is asked for, so that defining a class imports nothing.
+    """
+    field: T = dataclasses.field(default_factory=lambda: kind.build(default), metadata={"kind": kind})
+    return field
+
+
 def label(method: object) -> str:
     """How a method is written on a command line: its name and the fields that differ from their defaults."""
     parts = getattr(method, "parts", None)
     if parts:
         return "+".join(label(part) for part in parts)
     name = str(getattr(method, "kind_name", type(method).__name__))
-    settings = []
-    for field in dataclasses.fields(cast("Any", method)):
-        value = getattr(method, field.name)
-        if not field.metadata.get("shown", True):
-            continue
-        default = field.default_factory() if callable(field.default_factory) else field.default
-        if value != default:
-            settings.append(f"{field.name}={_written(value)}")
+    settings = [f"{key}={_written(value)}" for key, value in _unusual(method).items()]
     return f"{name}:{','.join(settings)}" if settings else name
 
 
+def _unusual(method: object) -> Plain:
+    """Fields that are shown and differ from their defaults."""
+    unusual: Plain = {}
+    for field in dataclasses.fields(cast("Any", method)):
+        value = getattr(method, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if field.metadata.get("shown", True) and value != default:
+            unusual[field.name] = value
+    return unusual
+
+
 def _written(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(describe(value), separators=(",", ":"))
+    if isinstance(value, str):
+        return value
+    if hasattr(value, "kind_name"):
+        short = label(value)
+        if len(_settings(short)) == 1:
+            return short
+        value = {"kind": value.kind_name, **_unusual(value)}
+    return json.dumps(describe(value), separators=(",", ":"))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense
 from leakscope.core.errors import NotGranted, UsageError
 from leakscope.core.model import SplitModel
+from leakscope.core.prior import Generator, Prior, PriorState, Scores
 
 
 class Access(StrEnum):
@@ -96,6 +100,8 @@ class View:
     device: torch.device
     budget: Budget
     _granted: dict[str, Any] = field(repr=False)
+    _priors: PriorSource = field(repr=False)
+    _fitted: dict[Prior, PriorState] = field(repr=False, default_factory=dict)
 
     def _get(self, what: str) -> Any:
         if what not in self._granted:
@@ -129,6 +135,16 @@ class View:
         defense: Defense = self._get("defense")
         return defense
 
+    def prior(self, prior: Prior) -> Generator:
+        """The generator of a prior fitted to the public pictures; it is fitted at most once."""
+        prior.require(self.image_shape)
+        if prior not in self._fitted:
+            self._fitted[prior] = self._priors(prior, self)
+        state = self._fitted[prior]
+        prior.require_fit(state, self.image_shape)
+        with seeds.ambient(0, "prior"):  # a network draws weights when it is built, before it is given its own
+            return prior.generator(state, self.device)
+
     def query(self, x: Tensor) -> Tensor:
         """Released features of the attacker's pictures."""
         answer: Tensor = self._get(Access.QUERY)(x)
@@ -141,6 +157,69 @@ class View:
     def labels(self, x: Tensor) -> Tensor:
         answer: Tensor = self._get(Access.LABELS)(x)
         return answer
+
+
+#: Where fitted priors come from: kept from before, or fitted with what the view holds.
+PriorSource = Callable[[Prior, View], PriorState]
+
+
+def fit_prior(
+    prior: Prior, view: View, *, seed: int = 0, checkpoint: Path | None = None, start: PriorState | None = None
+) -> PriorState:
+    """Fit a prior with what the attacker holds; `notes["scored"]` counts the pictures whose scores it read."""
+    if "public" not in view:
+        raise UsageError(f"prior {prior.kind_name} learns from public pictures; let the threat model grant public_data")
+    scores = _scores_for_prior(prior, view, seed) if prior.reads_scores else None
+    scored = 0
+
+    def counted(x: Tensor) -> Tensor:
+        nonlocal scored
+        assert scores is not None
+        scored += len(x)
+        return scores(x)
+
+    rng = seeds.generator(seed, "prior", prior.kind_name)
+    try:
+        state = prior.fit(
+            view.public, rng, device=view.device, checkpoint=checkpoint,
+            scores=counted if prior.reads_scores else None, start=start,
+        )  # fmt: skip
+    except QueriesExhausted as error:
+        raise _too_dear(prior, error) from None
+    return replace(state, notes={**state.notes, "scored": scored})
+
+
+def charge_for_prior(prior: Prior, view: View, pictures: int) -> None:
+    """What a kept prior once cost: its scores count, unless the attacker holds the weights and asks nobody."""
+    if pictures and Access.HEAD not in view:
+        try:
+            view.budget.spend(pictures)
+        except QueriesExhausted as error:
+            raise _too_dear(prior, error) from None
+
+
+def _scores_for_prior(prior: Prior, view: View, seed: int) -> Scores:
+    if Access.HEAD in view:
+        rng = seeds.generator(seed, "prior", "scores", device=view.device)
+        return lambda x: view.network.run(x, rng).scores
+    if Access.SCORES in view:
+        return view.scores
+    raise UsageError(
+        f"prior {prior.kind_name} learns from the target's scores; let the threat model grant scores, "
+        "or choose a prior that reads none"
+    )
+
+
+def _too_dear(prior: Prior, error: QueriesExhausted) -> UsageError:
+    return UsageError(
+        f"prior {prior.kind_name} reads the scores of public pictures: {error}; "
+        "raise queries, or choose a prior that reads none"
+    )
+
+
+def _fit_in_memory(prior: Prior, view: View) -> PriorState:
+    first = prior.begins_with
+    return fit_prior(prior, view, start=None if first is None else _fit_in_memory(first, view))
 
 
 class Encoder(nn.Module):
@@ -187,8 +266,12 @@ def grant(
     *,
     classes: int,
     device: torch.device,
+    priors: PriorSource = _fit_in_memory,
 ) -> View:
-    """Copy out of the target what the threat model names, and nothing else."""
+    """Copy out of the target what the threat model names, and nothing else.
+
+    `priors` says where fitted priors come from; without one they are fitted when asked for.
+    """
     budget = Budget(threat.queries)
     oracle = Oracle(copy.deepcopy(target).eval(), budget, rng)
     example = public.images[:2].to(device)
@@ -206,4 +289,4 @@ def grant(
         handed["defense"] = target.defense if threat.knows_defense else Defense()
     if {Access.ENCODER, Access.HEAD} <= threat.access:
         handed[Access.HEAD] = copy.deepcopy(target).eval().requires_grad_(False)
-    return View(public.shape, classes, device, budget, handed)
+    return View(public.shape, classes, device, budget, handed, priors)

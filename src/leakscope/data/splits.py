@@ -45,9 +45,10 @@ class SplitPlan:
 
     Each part has every class in proportion, and so has each beginning of a part: its first hundred
     images are a fair sample. With `by_identity` the shares are of classes: public classes are not
-    private ones, while `heldout` shows other pictures of private identities. `limit` uses that many
-    images of the set. Exact copies of an image are dropped first; when copies carry different labels,
-    all of them are, since no label can be trusted.
+    private ones, while `heldout` shows other pictures of private identities. `least` makes all classes
+    with so many images private, and no other. `limit` uses that many images of the set. Exact copies of
+    an image are dropped first; when copies carry different labels, all of them are, since no label can
+    be trusted.
     """
 
     private: float | int = 0.5
@@ -55,6 +56,7 @@ class SplitPlan:
     public: float | int = 0.4
     by_identity: bool = False
     limit: int | None = None
+    least: int | None = None
 
     def __post_init__(self) -> None:
         sizes = {"private": self.private, "heldout": self.heldout, "public": self.public}
@@ -66,6 +68,8 @@ class SplitPlan:
             raise ValueError(f"the shares of private, heldout and public add up to {shares:g}; make it at most 1")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1 image, not {self.limit}")
+        if self.least is not None and (self.least < 1 or not self.by_identity):
+            raise ValueError("least counts images of a class, 1 or more, and needs by_identity=true")
 
     def draw(self, data: ImageSet, seed: int) -> Splits:
         """The three parts of `data`; the same seed draws the same parts."""
@@ -99,8 +103,19 @@ class SplitPlan:
                 f"identity-disjoint splits need three classes or more, not {len(classes)}; use a set with more people"
             )
         private, heldout, public = self._counts(len(usable))
-        theirs = min(max(round(len(classes) * public / (private + heldout + public)), 1), len(classes) - 2)
-        is_public = torch.isin(data.labels[usable], classes[torch.randperm(len(classes), generator=rng)[:theirs]])
+        if self.least is None:
+            theirs = min(max(round(len(classes) * public / (private + heldout + public)), 1), len(classes) - 2)
+            others_classes = classes[torch.randperm(len(classes), generator=rng)[:theirs]]
+        else:
+            sizes = torch.bincount(data.labels[usable])[classes]
+            others_classes = classes[sizes < self.least]
+            theirs = len(others_classes)
+            if len(classes) - theirs < 2 or theirs == 0:
+                raise UsageError(
+                    f"{len(classes) - theirs} of {len(classes)} classes have {self.least} images or more; "
+                    "choose `least` so that two are private and one is public"
+                )
+        is_public = torch.isin(data.labels[usable], others_classes)
         ours, others = usable[~is_public], usable[is_public]
         # Classes differ in size: a share is what there is at most, a count is exact.
         excess = private + heldout - len(ours)

@@ -19,9 +19,10 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,6 +139,20 @@ class Store:
         shutil.rmtree(self.scratch(kind, key), ignore_errors=True)
         return Entry(kind, key, folder)
 
+    def discard(self, kind: str, key: str) -> None:
+        """Take an entry out (a failure about to be tried again); gone at once, whole."""
+        trash = self.root / "incoming" / uuid.uuid4().hex
+        with suppress(FileNotFoundError):
+            self._folder(kind, key).rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def sweep(self, seconds: float = 86_400) -> None:
+        """Throw away what writers that were killed left in `incoming` more than `seconds` ago."""
+        for left in (self.root / "incoming").iterdir():
+            with suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > seconds:
+                    shutil.rmtree(left, ignore_errors=True)
+
     def scratch(self, kind: str, key: str) -> Path:
         """Where a running stage keeps its checkpoint; removed when the stage is finished."""
         return self.root / "scratch" / f"{kind}-{key}"
@@ -148,6 +163,10 @@ class Store:
 
         The lock is the operating system's: it is freed when its holder dies, however it dies.
         """
+        done = self.get(kind, key)
+        if done is not None:  # entries never change, so reading one needs no lock
+            yield done
+            return
         path = self.root / "locks" / f"{kind}-{key}"
         with path.open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -176,7 +195,7 @@ class Store:
             index.execute(_SCHEMA)
             known = dict(index.execute("select key, summary from entries where kind = ?", (kind,)).fetchall())
             missing = {
-                key: json.dumps(Entry(kind, key, self._folder(kind, key)).record.get("summary", {}))
+                key: Entry(kind, key, self._folder(kind, key)).record.get("summary", {})
                 for key in on_disk - known.keys()
             }
             index.execute("begin immediate")
@@ -184,10 +203,11 @@ class Store:
                 "delete from entries where kind = ? and key = ?", [(kind, k) for k in known.keys() - on_disk]
             )
             index.executemany(
-                "insert or ignore into entries values (?, ?, ?)", [(kind, k, t) for k, t in missing.items()]
+                "insert or ignore into entries values (?, ?, ?)",
+                [(kind, key, json.dumps(summary)) for key, summary in missing.items()],
             )
             index.execute("commit")
-        return {key: json.loads(text) for key, text in sorted({**known, **missing}.items()) if key in on_disk}
+        return {key: missing[key] if key in missing else json.loads(known[key]) for key in sorted(on_disk)}
 
 
 def _sync(path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import json
 import time
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 import torch
@@ -13,17 +14,24 @@ from torch import Tensor
 
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
-from leakscope.core.errors import NotGranted
+from leakscope.core.errors import NotGranted, UsageError
 from leakscope.core.spec import describe
 from leakscope.core.threat import Access, View
 from leakscope.testing.synthetic import CLASSES, SHAPE, small_split, small_view, smooth_images
+from leakscope.testing.watching import counting_split, watched
 
 VICTIMS = 6
 SECONDS = 30.0  # of processor time, on a busy machine
 
 
+_QUESTIONS = {Access.QUERY, Access.SCORES, Access.LABELS}
+
+
 class AttackContract:
-    """Subclass it and give an `attack` fixture; small settings keep it quick."""
+    """Subclass it and give an `attack` fixture; small settings keep it quick.
+
+    A class attack that asks the target must be able to start with 50 queries.
+    """
 
     @pytest.fixture
     def attack(self) -> Attack:
@@ -48,7 +56,8 @@ class AttackContract:
         started = time.process_time()
         result = self.run(attack, small_view(attack.needs))
         assert time.process_time() - started < SECONDS
-        assert result.images.shape == (len(self.seen(attack)), *SHAPE)
+        each = result.notes["per_class"] if attack.rebuilds_classes else 1
+        assert result.images.shape == (len(self.seen(attack)) * each, *SHAPE)
         assert result.images.dtype == torch.float32
         assert result.images.isfinite().all()
         assert result.images.min() >= 0
@@ -86,13 +95,54 @@ class AttackContract:
         assert (guess - truth).square().mean() < 0.5 * (mean - truth).square().mean()
 
     def test_stays_within_its_budget(self, attack: Attack) -> None:
-        """With few queries an attack ends with what it has; it never exceeds them, and never raises."""
-        if not attack.needs & {Access.QUERY, Access.SCORES, Access.LABELS}:
+        """With few queries an attack ends with what it has; it never exceeds them, and never raises.
+
+        A class attack has nothing to begin with when it may not ask at all: it says so in one line.
+        """
+        if not attack.needs & _QUESTIONS:
             pytest.skip("sends no queries")
         view = small_view(attack.needs, queries=50)
         assert self.run(attack, view).images.isfinite().all()
         assert 0 < view.budget.spent <= 50
-        assert self.run(attack, small_view(attack.needs, queries=0)).images.isfinite().all()
+        unable = small_view(attack.needs, queries=0)
+        if attack.rebuilds_classes:
+            with pytest.raises(UsageError, match="queries"):
+                self.run(attack, unable)
+        else:
+            assert self.run(attack, unable).images.isfinite().all()
+
+    def test_every_question_is_counted(self, attack: Attack) -> None:
+        """The target itself counts the pictures it is shown; an attack without weights shows it none uncounted."""
+        if not attack.needs & _QUESTIONS or attack.needs & {Access.ENCODER, Access.HEAD}:
+            pytest.skip("computes with weights at home")
+        for queries in (50, 400):
+            split = counting_split()
+            view = small_view(attack.needs, queries=queries, split=split)
+            self.run(attack, view)
+            assert split.shown.pictures == view.budget.spent <= queries
+
+    def test_sees_only_its_view(self, attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It reads what a view offers and no file: not its inside, no evaluator, no private picture."""
+        view = watched(small_view(attack.needs))
+        if attack.rebuilds_classes:
+            monkeypatch.setattr(builtins, "open", _no_file)
+        self.run(attack, view)
+
+    def test_a_class_is_the_same_alone_and_in_a_batch(self, attack: Attack) -> None:
+        if not attack.rebuilds_classes:
+            pytest.skip("rebuilds observed inputs")
+        view = small_view(attack.needs)
+        prepared = attack.prepare(view, seeds.generator(0, "prepare"))
+
+        def images(*classes: int) -> Tensor:
+            seen = Observed(classes=torch.tensor(classes))
+            guess = attack.reconstruct(view, prepared, seen, seeds.generator(0, "reconstruct")).images
+            return guess.reshape(len(classes), -1, *SHAPE)
+
+        together, backwards = images(*range(CLASSES)), images(*reversed(range(CLASSES)))
+        for label in range(CLASSES):
+            torch.testing.assert_close(images(label)[0], together[label], atol=1e-4, rtol=0)
+            torch.testing.assert_close(backwards[CLASSES - 1 - label], together[label], atol=1e-4, rtol=0)
 
     def test_survives_zero_steps(self, attack: Attack) -> None:
         if "steps" not in {field.name for field in dataclasses.fields(cast("Any", attack))}:
@@ -117,3 +167,7 @@ class AttackContract:
 
     def test_is_its_description(self, attack: Attack) -> None:
         assert ATTACKS.build(describe(attack)) == attack
+
+
+def _no_file(*args: object, **kwargs: object) -> NoReturn:
+    raise NotGranted("an attack reads no files")

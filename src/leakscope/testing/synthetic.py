@@ -52,9 +52,15 @@ def small_split(defense: Defense | None = None) -> SplitModel:
 
 
 def small_view(
-    access: frozenset[Access], *, defense: Defense | None = None, queries: int | None = None, public: int = 160
+    access: frozenset[Access],
+    *,
+    defense: Defense | None = None,
+    queries: int | None = None,
+    public: int = 160,
+    split: SplitModel | None = None,
 ) -> View:
-    """What an attacker with `access` and its own pictures is handed."""
+    """What an attacker with `access` and its own pictures is handed; of `split` in place of the small network."""
     threat = ThreatModel(access, queries=queries)
     rng = seeds.generator(0, "oracle")
-    return grant(small_split(defense), threat, image_set(public, "public"), rng, classes=CLASSES, device=CPU)
+    target = split if split is not None else small_split(defense)
+    return grant(target, threat, image_set(public, "public"), rng, classes=CLASSES, device=CPU)

@@ -1,0 +1,44 @@
+"""What the site needs and the repository's Markdown cannot say: read by mkdocs.yml."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+DOCS = Path(__file__).parent
+#: Where the list of results pages goes.
+RESULTS = "<!-- results -->"
+_LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """List the pages of results, and leave names in place of links to files outside the site."""
+    if RESULTS in markdown:
+        markdown = markdown.replace(RESULTS, results_list())
+    return within_the_site(markdown, PurePosixPath(page.file.src_uri))
+
+
+def results_list() -> str:
+    """One line for each page a study has drawn, with its heading."""
+    pages = sorted(path for path in (DOCS / "results").glob("*.md") if path.name != "index.md")
+    lines = [f"- [{heading(path)}]({path.name})" for path in pages]
+    return "\n".join(lines) or "No study has been run in this checkout yet."
+
+
+def heading(path: Path) -> str:
+    first = next((line for line in path.read_text().splitlines() if line.startswith("# ")), f"# {path.stem}")
+    return first.removeprefix("# ")
+
+
+def within_the_site(markdown: str, page: PurePosixPath) -> str:
+    """A source file has no page: its name is shown instead of a link that would lead nowhere."""
+
+    def shown(match: re.Match[str]) -> str:
+        target = match["target"]
+        if target.startswith(("http:", "https:", "mailto:")):
+            return match[0]
+        inside = (DOCS / page.parent / target).resolve().is_relative_to(DOCS)
+        return match[0] if inside and not target.endswith(".py") else match["text"]
+
+    return _LINK.sub(shown, markdown)

@@ -1,0 +1,75 @@
+"""Plans run to their reports and their page of results: what `audit` and `reproduce` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leakscope.core.errors import UsageError
+from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.document import Audit
+from leakscope.pipeline.execute import Workplace
+from leakscope.pipeline.folder import require_writable, write_folder
+from leakscope.pipeline.plan import AuditConfig, Plan
+from leakscope.studies import study as studies
+from leakscope.terminal import following, print_audit
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a run shows itself and how much it does at a time."""
+
+    command: str
+    quiet: bool = False
+    silent: bool = False  # no table of scores on stdout
+    workers: int | None = None
+    threads: int | None = None
+
+
+def study_of(config: AuditConfig) -> studies.Study | None:
+    """What draws the page of results; refused now if there is no such study."""
+    return None if config.study is None else studies.STUDIES.build(config.study)
+
+
+def run_plans(
+    plans: Mapping[str, Plan],
+    place: Workplace,
+    out: Path,
+    manner: Manner,
+    study: Any = None,
+    results: Path | None = None,
+) -> dict[str, Audit]:
+    """Every variant to its folder, then all of them to the study's page."""
+    from leakscope.data.split_index import write_index
+
+    require_writable(out)
+    if manner.workers is not None:
+        from leakscope.runners.fill import fill
+
+        with following(quiet=manner.quiet):
+            fill(list(plans.values()), place, workers=manner.workers, threads=manner.threads or 1)
+    finished: dict[str, Audit] = {}
+    for name, plan in plans.items():
+        folder = out / name
+        with following(quiet=manner.quiet):
+            result = finished[name] = run_audit(plan, place, command=manner.command)
+        write_folder(result, folder)
+        if plan.index is not None:
+            write_index(plan.index, plan.data, folder / "splits.json")
+        if not manner.silent:
+            print_audit(result.document, folder)
+    if study is not None:
+        runs = studies.Runs({name: studies.Run(audit, plans[name], place.store) for name, audit in finished.items()})
+        page = studies.write_study(study, runs, results or out)
+        sys.stderr.write(f"results: {page}\n")
+    return finished
+
+
+def require_study(config: AuditConfig, name: str) -> studies.Study:
+    study = study_of(config)
+    if study is None:
+        raise UsageError(f"{name}: its configuration names no study yet, so nothing would be compared")
+    return study
