@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,dp]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,dp,ray,slurm,docs]"
 	touch $(STAMP)
 
 demo: install

@@ -21,8 +21,8 @@ from .grids import planned, scores
 NODE = Path(__file__).parents[2] / ".ci" / "slurm-node"
 
 
-def run(runner: Runner, store: Path, folder: Path) -> dict[str, int]:
-    bench = planned(store, folder)
+def run(runner: Runner, store: Path, folder: Path, **changes: Any) -> dict[str, int]:
+    bench = planned(store, folder, **changes)
     try:
         return run_jobs(Schedule.of(bench.jobs, Store(store)), runner, Store(store))
     finally:
@@ -112,12 +112,15 @@ def _die(*job: Any) -> None:
 
 
 def test_slurm_jobs_agree_when_run_as_processes_of_this_machine(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """A few jobs only, since each starts an interpreter; the whole grid runs on a real Slurm below."""
     pytest.importorskip("submitit", reason="submitit is not installed (extra: slurm)")
     from leakscope.runners.slurm import Slurm
 
     store = Store(tmp_path / "store").root
-    run(Slurm(store, "cpu", cluster="local", workers=1), store, tmp_path)
-    assert scores(store) == undisturbed
+    run(Slurm(store, "cpu", cluster="local", workers=1), store, tmp_path, attacks=["ridge"], controls=False)
+    found = scores(store)
+    assert len(found) == 2
+    assert found.items() <= undisturbed.items()
 
 
 @pytest.fixture
