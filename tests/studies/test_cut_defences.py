@@ -91,7 +91,7 @@ def test_matched_leak_is_on_the_frontier(compared: Comparison) -> None:
 
 def test_verdicts(compared: Comparison) -> None:
     assert compared.verdict("good") == "beats noise alone"
-    assert compared.verdict("bad") == "leaks more than noise alone"
+    assert compared.verdict("bad") == "leaks more than noise alone at its own accuracy"
     assert compared.against("good", "bad").sign == 1
     assert compared.against("bad", "good").sign == -1
     lone = Comparison(compared.by_seed()[0], 0.1)
@@ -131,7 +131,7 @@ def test_the_page_and_the_plot(compared: Comparison) -> None:
     }  # fmt: skip
     text = page({"here": figures})
     assert "- **Beats noise alone**: `good`." in text
-    assert "- **Leaks more than noise alone**: `bad`." in text
+    assert "- **Leaks more than noise alone at its own accuracy**: `bad`." in text
     assert "2.000 → 0.100" in text
     assert "gets 51 % right" in text
     assert "Chosen on seed 0." in text

@@ -49,7 +49,7 @@ def _controls(desk: Desk) -> dict[str, Any]:
         return class_controls(desk)
     shape = tuple(next(iter(desk.targets.values())).record["feature_shape"])
     classes = len(plan.splits.private.classes)
-    inverted = {label(attack): _inverts_control(desk, attack, shape, classes) for attack in plan.attacks}
+    inverted = {label(attack): inverts_control(desk, attack, shape, classes) for attack in plan.attacks}
 
     fits_others = 0.0
     for findings in desk.findings.values():
@@ -78,7 +78,7 @@ def _controls(desk: Desk) -> dict[str, Any]:
     }
 
 
-def _inverts_control(desk: Desk, attack: Attack, shape: tuple[int, ...], classes: int) -> float:
+def inverts_control(desk: Desk, attack: Attack, shape: tuple[int, ...], classes: int) -> float:
     """Leak of an attack on an encoder that hides nothing; raises a flag when it is too low.
 
     An attack that fails on the audit's own pictures gets easy ones: succeeding there it works, but was

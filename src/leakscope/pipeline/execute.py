@@ -166,7 +166,7 @@ def run_attack(case: Case, place: Workplace) -> tuple[str, Tensor, dict[str, Any
     with place.store.claim("attack", key) as done:
         if done is not None:
             return key, done.tensors()["guess"], done.record["notes"]
-        started = time.monotonic()
+        started, worked = time.monotonic(), time.process_time()
         view = case.view(place)
         prepared = run_prepare(case, view, place)
         progress.say(f"{label(case.attack)}: rebuilding {len(case.victims)} pictures")
@@ -178,6 +178,7 @@ def run_attack(case: Case, place: Workplace) -> tuple[str, Tensor, dict[str, Any
         notes = {
             **prepared.notes, **guess.notes,
             "queries": view.budget.spent, "seconds": round(time.monotonic() - started, 3),
+            "cpu_seconds": round(time.process_time() - worked, 3),
         }  # fmt: skip
         record = {"plan": describe(case.plan), "notes": notes}
         place.store.put("attack", key, record, {"guess": images.clamp(0, 1) if case.victims.pixels else images})

@@ -15,7 +15,7 @@ from leakscope.core.data import ImageSet
 from leakscope.core.experiment import AttackPlan, result_key
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.models.resolve import resolve
-from leakscope.pipeline.audit import _inverts_control
+from leakscope.pipeline.audit import inverts_control
 from leakscope.pipeline.desk import Desk
 from leakscope.pipeline.execute import Case, Target, Workplace, realise, run_prepare, target_plan
 from leakscope.pipeline.job import Job
@@ -160,7 +160,7 @@ def _control(desk: Desk, job: Job) -> None:
     attack = _named(desk.plan.attacks, job.choice["attack"])
     own = Desk(desk.plan, desk.place)  # the flags of this control only
     shape = tuple(_target(desk, job).record["feature_shape"])
-    leak = _inverts_control(own, attack, shape, len(desk.plan.splits.private.classes))
+    leak = inverts_control(own, attack, shape, len(desk.plan.splits.private.classes))
     summary = {"attack": label(attack), "leak": leak, "flags": [flag.id for flag in own.flags]}
     desk.place.store.put("control", job.key, {"summary": summary})
 

@@ -13,7 +13,7 @@ from leakscope.core.defense import Defense, members
 from leakscope.studies.matching import Mean, Point, leak_at, over_seeds
 
 NOISE = "noise alone"
-BETTER, WORSE = "beats noise alone", "leaks more than noise alone"
+BETTER, WORSE = "beats noise alone", "leaks more than noise alone at its own accuracy"
 #: Points of accuracy given up, at which defences are compared.
 COSTS = (0.03, 0.06, 0.09)
 #: A seed's statement about one defence at one strength.

@@ -231,6 +231,9 @@ def _limits(configurations: Figures) -> str:
 
 
 def _pictures(part: str, configurations: Figures, maps: bool) -> Iterator[str]:
+    if part == "faces":
+        yield "### Pictures\n\nFaces of real people are kept out of this repository; the report of the audit has them."
+        return
     yield "### Pictures\n\nThe first victims, not picked; the top row shows the originals, then one row an attack."
     for name, configuration in configurations.items():
         rows = ", ".join(f"`{attack}`" for attack in configuration["attacks"])
