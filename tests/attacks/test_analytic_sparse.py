@@ -67,9 +67,9 @@ def test_mean_and_scale_that_a_layer_forgets_are_guessed() -> None:
     assert leak(AnalyticSparse(), split_of(coder(1, 8, 0.02), cut="0")) > 0.9
 
 
-@pytest.mark.xfail(reason="reads back 0.82 of the variance so far, not 0.9", strict=False)
 def test_the_chain_of_two_codes_with_normalisation_between_is_read_back() -> None:
-    layers = coder(1, 8, 0.05), normed(8), coder(8, 16, 0.05), normed(16)
+    # Sums of 16 atoms with weights of one sign do not span the 72 numbers of a window; of 64, nearly.
+    layers = coder(1, 8, 0.05), normed(8), coder(8, 64, 0.05), normed(64)
     split = split_of(*layers, cut="3")
     assert leak(AnalyticSparse(), split) > 0.9
 
@@ -95,13 +95,12 @@ def test_it_suits_only_networks_with_a_sparse_layer_before_the_cut() -> None:
     assert attack.unsuited(before, SHAPE) is None
 
 
-@pytest.mark.xfail(reason="gains 0.18 of leak in 30 steps so far, not 0.3", strict=False)
 def test_search_follows_gradients_through_the_solver() -> None:
-    layer = coder(1, 8, 0.2)
+    layer = coder(1, 8, 0.2, standardize=False)  # else mean and scale are lost, and most of the variance with them
     layer.implicit = Implicit(iterations=3, tolerance=1e-3)
     split = split_of(layer, normed(8), cut="1")
     start, end = (leak(Search(steps=steps), split) for steps in (0, 30))
-    assert end > start + 0.3
+    assert end > start + 0.8
 
 
 @pytest.mark.parametrize(

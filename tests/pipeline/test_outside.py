@@ -49,7 +49,6 @@ def _handed_in(folder: Path, guess: torch.Tensor, **changes: Any) -> tuple[Path,
     return path, card
 
 
-@pytest.mark.xfail(reason="written for a suite without adaptive attacks; to be mended", strict=False)
 def test_an_outside_attack_is_scored_listed_and_counts(place: Workplace, plan: Plan, tmp_path: Path) -> None:
     before = run_audit(plan, place, command="")
     assert any("E3" in text for text in before.document["evidence_detail"]["missing"])
@@ -71,7 +70,7 @@ def test_an_outside_attack_is_scored_listed_and_counts(place: Workplace, plan: P
     assert not listed["ridge"].outside
     # Other victims, or another target, are another matter.
     other = make_plan(AuditConfig.checked({**SETTINGS, "victims": 6}))
-    assert {result["attack"] for result in run_audit(other, place, command="").results} == {"ridge"}
+    assert not any(result["attack"].startswith("outside") for result in run_audit(other, place, command="").results)
 
 
 @pytest.mark.parametrize(
