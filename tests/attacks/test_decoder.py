@@ -178,7 +178,7 @@ def test_a_random_release_is_asked_anew_while_the_budget_lasts() -> None:
 
 def test_training_stops_early_and_keeps_the_best() -> None:
     """A learning rate that wrecks the network: the weights kept are those that validated best."""
-    attack = TrainedDecoder(capacity="small", steps=200, learning_rate=30.0, patience=2)
+    attack = TrainedDecoder(capacity="small", steps=200, learning_rate=3000.0, patience=2)
     prepared = attack.prepare(small_view(attack.needs), seeds.generator(0, "p"))
     curve = prepared.notes["curve"]
     assert prepared.notes["steps"] == 40

@@ -22,11 +22,15 @@ def ssim(guess: Tensor, truth: Tensor) -> Tensor:
     def blurred(x: Tensor) -> Tensor:
         return F.conv2d(x, window, groups=channels)
 
+    # E[x²] − E[x]² loses its digits far from 0 and does not depend on the origin, which is put in the middle.
+    origin = truth.mean((2, 3), keepdim=True)
+    guess, truth = guess - origin, truth - origin
     a, b = blurred(guess), blurred(truth)
     # A variance is not negative; rounding makes that of a flat picture so.
     aa = (blurred(guess.square()) - a.square()).clamp_min(0)
     bb = (blurred(truth.square()) - b.square()).clamp_min(0)
     ab = blurred(guess * truth) - a * b
+    a, b = a + origin, b + origin
     bright, contrast = 0.01**2, 0.03**2
     value = (2 * a * b + bright) * (2 * ab + contrast) / ((a.square() + b.square() + bright) * (aa + bb + contrast))
     return value.mean()
