@@ -13,7 +13,6 @@ from leakscope.core import seeds
 from leakscope.core.defense import Defense, Stack, Step
 from leakscope.core.errors import UsageError
 from leakscope.defenses._classes import by_class
-from leakscope.defenses._gates import GatedPool
 from leakscope.defenses._slots import SlotSettings, rows, slot_attention, slot_moments
 from leakscope.defenses._surrogate import DIRECTIONS
 from leakscope.defenses.cem_fused import CEMFused, Fusion
@@ -144,8 +143,9 @@ def test_gated_is_the_loop_over_classes(form: Any) -> None:
     z, y = torch.cat([z, z[:1]]), torch.cat([y, torch.tensor([9])])  # a class of one, which is left out
     defense, with_loop, weight = CEMGated(form=form), 0.0, 0.0
     with seeds.ambient(0, "pool"):
-        pool = GatedPool(8, affine=form == "published")
-    got, _ = defense.surrogate(pool, z, by_class(y))
+        gates = Gates(8, affine=form == "published")
+    pool = gates.pool
+    got, _ = defense.surrogate(gates, seeds.generator(0, "unused"), z, by_class(y))
     threshold = 0.125 * 0.025**2 + 1e-6
     for c in range(4):
         x = pool.norm(z[y == c])

@@ -117,7 +117,14 @@ def test_slurm_jobs_agree_when_run_as_processes_of_this_machine(tmp_path: Path, 
     from leakscope.runners.slurm import Slurm
 
     store = Store(tmp_path / "store").root
-    run(Slurm(store, "cpu", cluster="local", workers=1), store, tmp_path, attacks=["ridge"], defenses=["none"], controls=False)
+    run(
+        Slurm(store, "cpu", cluster="local", workers=1),
+        store,
+        tmp_path,
+        attacks=["ridge"],
+        defenses=["none"],
+        controls=False,
+    )
     found = scores(store)
     assert len(found) == 1
     assert found.items() <= undisturbed.items()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.core.defense import Step
+from leakscope.core.data import ImageSet
+from leakscope.core.defense import Defense, Step
+from leakscope.core.model import SplitModel
 from leakscope.defenses._classes import Groups, by_class
-from leakscope.defenses._schedules import refuse_schedule
+from leakscope.defenses._encoding import flat_features
+from leakscope.defenses._schedules import SCHEDULES, Schedule, refuse_schedule
 from leakscope.defenses._weight import refuse_not_positive, refuse_weight
 
 Form = Literal["published", "adversarial", "detached"]
@@ -22,15 +27,6 @@ DIRECTIONS: dict[str, float] = {"published": 1.0, "adversarial": -1.0, "detached
 def refuse_form(form: str) -> None:
     if form not in DIRECTIONS:
         raise ValueError(f"unknown form {form!r}; form must be one of {', '.join(DIRECTIONS)}")
-
-
-def refuse_settings(weight: float, warmup: int, schedule: str, **positive: float) -> None:
-    """Settings that every attention form takes."""
-    refuse_weight(weight)
-    refuse_not_positive(**positive)
-    refuse_schedule(schedule)
-    if warmup < 0:
-        raise ValueError("warmup counts epochs without penalty; it must be 0 or more")
 
 
 def optimised(form: Form, aux: nn.Module) -> Iterable[nn.Parameter]:
@@ -53,19 +49,6 @@ def class_average(classes: Groups, losses: Tensor, least: int) -> Tensor:
     """Σ_c (M_c/B) L_c / Σ_c (M_c/B) over classes of at least `least` samples; 0 when there is none."""
     share = classes.count / len(classes.index) * (classes.count >= least)
     return (share * losses).sum() / share.sum().clamp_min(1e-8)
-
-
-def watched_penalty(
-    step: Step, factor: float, watch: Watch, surrogate: Callable[[Tensor, Groups], tuple[Tensor, Tensor]]
-) -> Tensor:
-    """`factor` times a surrogate, which gives its loss and the effective share of each class's samples.
-
-    The factor acts on the encoder only: the surrogate's own weights get the bare gradient, as published.
-    """
-    z, classes = step.features.flatten(1).float(), by_class(step.y)
-    loss, samples = surrogate(gradient_times(z, factor), classes)
-    watch.log(loss, classes, z, samples)
-    return loss + (factor - 1) * loss.detach()
 
 
 class Watch(nn.Module):
@@ -103,3 +86,60 @@ class Watch(nn.Module):
         names = ("penalty", "within_class_variance", "effective_sample_share")
         first, last = self.first.tolist(), self.last.tolist()
         return {name: {"first": a, "last": b} for name, a, b in zip(names, first, last, strict=True)}
+
+
+class Watched(nn.Module):
+    """What an attention form learns, and the watch on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch = Watch()
+
+
+@dataclass(frozen=True)
+class AttentionForm(Defense):
+    """Settings and course that the attention forms of CEM share; a form says what it learns and its loss."""
+
+    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    weight: float = 16.0
+    sigma: float = 0.025
+    rho: float = 0.125
+    scale: float = 0.1
+    warmup: int = 5
+    schedule: Schedule = "inverse-rate"
+
+    def __post_init__(self) -> None:
+        refuse_weight(self.weight)
+        refuse_not_positive(sigma=self.sigma, rho=self.rho, scale=self.scale)
+        refuse_schedule(self.schedule)
+        if self.warmup < 0:
+            raise ValueError("warmup counts epochs without penalty; it must be 0 or more")
+
+    @abstractmethod
+    def learned(self, width: int, rng: torch.Generator) -> Watched:
+        """What is learned beside the network, for so many features."""
+
+    @abstractmethod
+    def surrogate(self, learned: Any, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
+        """The loss before λ, and the effective share of each class's samples: N×D to a number and C."""
+
+    def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
+        if self.weight == 0:
+            return nn.Module()
+        return self.learned(flat_features(split, data.images[:1]).shape[1], rng)
+
+    def penalty(self, step: Step) -> Tensor | None:
+        """λ acts on the encoder only: the surrogate's own weights get the bare gradient, as published."""
+        if self.weight == 0 or step.epoch < self.warmup:
+            return None
+        learned = step.aux
+        assert isinstance(learned, Watched)
+        factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
+        z, classes = step.features.flatten(1).float(), by_class(step.y)
+        loss, samples = self.surrogate(learned, step.rng, gradient_times(z, factor), classes)
+        learned.watch.log(loss, classes, z, samples)
+        return loss + (factor - 1) * loss.detach()
+
+    def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
+        return aux.watch.notes() if isinstance(aux, Watched) else {}

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.core import seeds
-from leakscope.core.data import ImageSet
-from leakscope.core.defense import DEFENSES, Defense, Step
+from leakscope.core.defense import DEFENSES
 from leakscope.core.model import SplitModel
 from leakscope.defenses._classes import Groups
-from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import GatedPool, effective_share, weighted_variance
-from leakscope.defenses._schedules import SCHEDULES, Schedule
 from leakscope.defenses._slots import SlotAttention, SlotSettings, rows, slot_attention, slot_moments
-from leakscope.defenses._surrogate import (
-    Watch,
-    class_average,
-    excess,
-    gradient_times,
-    refuse_settings,
-    watched_penalty,
-)
+from leakscope.defenses._surrogate import AttentionForm, Watched, class_average, excess, gradient_times
 
 Coupling = Literal["parallel", "shortcut"]
 Hinge = Callable[[Tensor], Tensor]
@@ -48,7 +37,7 @@ _COUPLINGS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, Hinge], Tensor]]
 }
 
 
-class Fusion(nn.Module):
+class Fusion(Watched):
     """Gated pooling, slots, their proportion, and the watch on them."""
 
     def __init__(self, width: int, attention: SlotAttention) -> None:
@@ -56,12 +45,11 @@ class Fusion(nn.Module):
         self.pool = GatedPool(width, affine=False)
         self.attention = attention
         self.mix = nn.Parameter(torch.zeros(()))
-        self.watch = Watch()
 
 
 @DEFENSES.register("cem-fused")
 @dataclass(frozen=True)
-class CEMFused(Defense):
+class CEMFused(AttentionForm):
     """Shrinks the variance of each class as seen by gated pooling and by slots at once.
 
         parallel:  L_c = (1 − a) · mean_j h(v_cj) + a · Σ_k w_ck · mean_j h(u_ckj)
@@ -78,53 +66,32 @@ class CEMFused(Defense):
     features and ascend; variances are those of the raw features, in the units of the noise.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
-
-    weight: float = 16.0
-    sigma: float = 0.025
-    rho: float = 0.125
-    scale: float = 0.1
-    warmup: int = 5
     coupling: Coupling = "parallel"
-    schedule: Schedule = "inverse-rate"
     settings: SlotSettings = field(default_factory=SlotSettings)
 
     def __post_init__(self) -> None:
-        refuse_settings(self.weight, self.warmup, self.schedule, sigma=self.sigma, rho=self.rho, scale=self.scale)
+        super().__post_init__()
         if self.coupling not in _COUPLINGS:
             raise ValueError(f"unknown coupling {self.coupling!r}; coupling must be one of {', '.join(_COUPLINGS)}")
 
-    def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
-        if self.weight == 0:
-            return nn.Module()
-        width = flat_features(split, data.images[:1]).shape[1]
+    def learned(self, width: int, rng: torch.Generator) -> Fusion:
         attention = slot_attention(width, self.settings, rng, published=False)
         with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "fusion"):
             return Fusion(width, attention)
 
-    def penalty(self, step: Step) -> Tensor | None:
-        if self.weight == 0 or step.epoch < self.warmup:
-            return None
-        fusion = step.aux
-        assert isinstance(fusion, Fusion)
-        factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
-        return watched_penalty(step, factor, fusion.watch, partial(self.surrogate, fusion, step.rng))
-
-    def surrogate(self, fusion: Fusion, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
-        """The loss before λ, and the effective share of samples behind the gates: N×D to a number and C."""
-        pool, attention = fusion.pool, fusion.attention
+    def surrogate(self, learned: Fusion, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
+        pool, attention = learned.pool, learned.attention
         weights = gradient_times(pool.weights(pool.norm(z.detach()), classes), -1)
         pooled = weighted_variance(z, weights, classes)  # C×D
         x = attention.tokens(z.detach(), classes)
         responsibilities = gradient_times(attention.responsibilities(x, attention(x, rng)), -1)
         mass, _, slotted = slot_moments(rows(z, classes).values, responsibilities)  # C×S×D
-        mix = gradient_times(fusion.mix.sigmoid(), -1)
+        mix = gradient_times(learned.mix.sigmoid(), -1)
         losses = _COUPLINGS[self.coupling](
             pooled, slotted, attention.shares(mass, classes), mix, lambda v: excess(v, self.sigma, self.rho)
         )
         return self.scale * class_average(classes, losses, least=3), effective_share(weights, classes)
 
     def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
-        if not isinstance(aux, Fusion):
-            return {}
-        return aux.watch.notes() | {"slot_share": aux.mix.detach().sigmoid().item()}
+        noted = super().notes(split, aux)
+        return noted | {"slot_share": aux.mix.detach().sigmoid().item()} if isinstance(aux, Fusion) else noted

@@ -4,46 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.core import seeds
-from leakscope.core.data import ImageSet
-from leakscope.core.defense import DEFENSES, Defense, Step
-from leakscope.core.model import SplitModel
+from leakscope.core.defense import DEFENSES
 from leakscope.defenses._classes import Groups
-from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import GatedPool, effective_share, weighted_variance
-from leakscope.defenses._schedules import SCHEDULES, Schedule
 from leakscope.defenses._surrogate import (
     DIRECTIONS,
+    AttentionForm,
     Form,
-    Watch,
+    Watched,
     class_average,
     excess,
     gradient_times,
     optimised,
     refuse_form,
-    refuse_settings,
-    watched_penalty,
 )
 
 
-class Gates(nn.Module):
+class Gates(Watched):
     """Gated pooling and the watch on it."""
 
     def __init__(self, width: int, *, affine: bool) -> None:
         super().__init__()
         self.pool = GatedPool(width, affine=affine)
-        self.watch = Watch()
 
 
 @DEFENSES.register("cem-gated")
 @dataclass(frozen=True)
-class CEMGated(Defense):
+class CEMGated(AttentionForm):
     """Shrinks the attention-weighted variance of each class, feature by feature, to the level of the noise.
 
         L = λ f(η) s · Σ_c (M_c/B) L_c / Σ_c (M_c/B),   L_c = mean_j max(0, log v_cj − log τ),
@@ -65,40 +57,21 @@ class CEMGated(Defense):
     stop training instead of switching the penalty off.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
-
-    weight: float = 16.0
-    sigma: float = 0.025
-    rho: float = 0.125
-    scale: float = 0.1
-    warmup: int = 5
     form: Form = "adversarial"
-    schedule: Schedule = "inverse-rate"
 
     def __post_init__(self) -> None:
-        refuse_settings(self.weight, self.warmup, self.schedule, sigma=self.sigma, rho=self.rho, scale=self.scale)
+        super().__post_init__()
         refuse_form(self.form)
 
-    def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
-        if self.weight == 0:
-            return nn.Module()
-        width = flat_features(split, data.images[:1]).shape[1]
+    def learned(self, width: int, rng: torch.Generator) -> Gates:
         with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "gates"):
             return Gates(width, affine=self.form == "published")
 
     def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
         return optimised(self.form, aux)
 
-    def penalty(self, step: Step) -> Tensor | None:
-        if self.weight == 0 or step.epoch < self.warmup:
-            return None
-        gates = step.aux
-        assert isinstance(gates, Gates)
-        factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
-        return watched_penalty(step, factor, gates.watch, partial(self.surrogate, gates.pool))
-
-    def surrogate(self, pool: GatedPool, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
-        """The loss before λ, and the effective share of each class's samples: N×D to a number and C."""
+    def surrogate(self, learned: Gates, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
+        pool = learned.pool
         if self.form == "published":
             x = pool.norm(z)
             weights = pool.weights(x, classes)
@@ -107,6 +80,3 @@ class CEMGated(Defense):
             weights = gradient_times(pool.weights(pool.norm(z.detach()), classes), DIRECTIONS[self.form])
         losses = excess(weighted_variance(x, weights, classes), self.sigma, self.rho).mean(1)
         return self.scale * class_average(classes, losses, least=2), effective_share(weights, classes)
-
-    def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
-        return aux.watch.notes() if isinstance(aux, Gates) else {}

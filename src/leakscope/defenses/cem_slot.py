@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from math import log
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core import seeds
-from leakscope.core.data import ImageSet
-from leakscope.core.defense import DEFENSES, Defense, Step
-from leakscope.core.model import SplitModel
+from leakscope.core.defense import DEFENSES
 from leakscope.defenses._classes import Groups
-from leakscope.defenses._encoding import flat_features
 from leakscope.defenses._gates import hidden_width
-from leakscope.defenses._schedules import SCHEDULES, Schedule
 from leakscope.defenses._slots import (
     SlotAttention,
     SlotSettings,
@@ -30,15 +24,14 @@ from leakscope.defenses._slots import (
 )
 from leakscope.defenses._surrogate import (
     DIRECTIONS,
+    AttentionForm,
     Form,
-    Watch,
+    Watched,
     class_average,
     excess,
     gradient_times,
     optimised,
     refuse_form,
-    refuse_settings,
-    watched_penalty,
 )
 
 
@@ -75,19 +68,18 @@ class Rewriting(nn.Module):
         return gated
 
 
-class Slots(nn.Module):
+class Slots(Watched):
     """Slot attention, what is learned beside it, and the watch on both."""
 
     def __init__(self, attention: SlotAttention, rewriting: Rewriting | None) -> None:
         super().__init__()
         self.attention = attention
         self.rewriting = rewriting
-        self.watch = Watch()
 
 
 @DEFENSES.register("cem-slot")
 @dataclass(frozen=True)
-class CEMSlot(Defense):
+class CEMSlot(AttentionForm):
     """Shrinks the variance of each class around slots, a learned mixture, to the level of the noise.
 
         L = λ f(η) s · Σ_c (M_c/B) ℓ_c / Σ_c (M_c/B),   ℓ_c = Σ_k w_ck · mean_d h(v_ckd),   w_ck ∝ (m_ck/M_c)^p
@@ -111,25 +103,16 @@ class CEMSlot(Defense):
     class, a variance has fewer than two samples behind it: see effective sample share in the notes.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
-
-    weight: float = 16.0
-    sigma: float = 0.025
-    rho: float = 0.125
     scale: float = 0.25
     warmup: int = 3
     form: Form = "adversarial"
-    schedule: Schedule = "inverse-rate"
     settings: SlotSettings = field(default_factory=SlotSettings)
 
     def __post_init__(self) -> None:
-        refuse_settings(self.weight, self.warmup, self.schedule, sigma=self.sigma, rho=self.rho, scale=self.scale)
+        super().__post_init__()
         refuse_form(self.form)
 
-    def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
-        if self.weight == 0:
-            return nn.Module()
-        width = flat_features(split, data.images[:1]).shape[1]
+    def learned(self, width: int, rng: torch.Generator) -> Slots:
         published = self.form == "published"
         attention = slot_attention(width, self.settings, rng, published=published)
         if not published:
@@ -140,20 +123,11 @@ class CEMSlot(Defense):
     def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
         return optimised(self.form, aux)
 
-    def penalty(self, step: Step) -> Tensor | None:
-        if self.weight == 0 or step.epoch < self.warmup:
-            return None
-        slots = step.aux
-        assert isinstance(slots, Slots)
-        factor = self.weight * SCHEDULES[self.schedule](step.learning_rate)
-        return watched_penalty(step, factor, slots.watch, partial(self.surrogate, slots, step.rng))
-
-    def surrogate(self, slots: Slots, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
-        """The loss before λ, and the effective share of each class's samples: N×D to a number and C."""
-        if slots.rewriting is None:
-            losses, responsibilities = self._fixed(slots.attention, z, classes, rng)
+    def surrogate(self, learned: Slots, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
+        if learned.rewriting is None:
+            losses, responsibilities = self._fixed(learned.attention, z, classes, rng)
         else:
-            losses, responsibilities = self._published(slots.attention, slots.rewriting, z, classes, rng)
+            losses, responsibilities = self._published(learned.attention, learned.rewriting, z, classes, rng)
         share = effective_share_of_slots(responsibilities, classes)
         return self.scale * class_average(classes, losses, least=3), share
 
@@ -179,6 +153,3 @@ class CEMSlot(Defense):
         mass, _, variance = slot_moments(rows(z, classes).values, responsibilities)
         penalties = excess(variance, self.sigma, self.rho).mean(2)
         return (attention.shares(mass, classes) * penalties).sum(1), responsibilities
-
-    def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
-        return aux.watch.notes() if isinstance(aux, Slots) else {}
