@@ -17,7 +17,7 @@ def page(parts: Mapping[str, Figures]) -> str:
     ]
     for part, figures in parts.items():
         sections += _synthetic(figures) if part == "synthetic" else _pictures(part, figures)
-        sections += [figures["note"]] if figures["note"] else []
+        sections += [figures["note"]] if figures.get("note") else []
         sections.append(origin(figures["origin"]))
     return "\n\n".join(sections) + "\n"
 

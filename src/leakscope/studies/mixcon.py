@@ -209,9 +209,11 @@ def _grid_plot(cells: Sequence[Cell], vanilla: Cell) -> bytes:
         for cell in cells:
             values[betas.index(cell.beta)][weights.index(cell.weight)] = getattr(cell, name)
         axes.imshow(values, aspect="auto", cmap="viridis")
+        middle = (min(map(min, values)) + max(map(max, values))) / 2
         for row, line in enumerate(values):
             for column, value in enumerate(line):
-                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white")
+                ink = "black" if value > middle else "white"
+                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9, color=ink)
         if best is not None:
             axes.plot(weights.index(best.weight), betas.index(best.beta), "o", ms=26, mfc="none", mec="red")
         axes.set(title=f"{name} (vanilla {of_vanilla:.2f})", xlabel="λ", ylabel="β")
