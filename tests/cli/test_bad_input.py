@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from safetensors.torch import save_file
 
 from leakscope.cli import app, run
+from leakscope.core import seeds
+from leakscope.data.split_index import write_index
+from leakscope.data.splits import SplitPlan
+from leakscope.data.toyfaces import ToyFaces
+from leakscope.priors._mapping import Mapping
+from leakscope.priors._stylegan2 import Synthesis2
 
 
 class _Bomb:
@@ -110,6 +118,69 @@ def test_bad_input_is_one_line_with_a_remedy(name: str, tmp_path: Path, capsys: 
     assert remedy in said
     assert not list(store.glob("entries/*/*"))
     assert not (tmp_path / "exploded").exists()
+
+
+def _generator(path: Path, **more: torch.Tensor) -> str:
+    """A StyleGAN2 of 16 pixels, three channels."""
+    with seeds.ambient(0, "generator"):
+        parts = {"mapping": Mapping(6, 5, 8), "synthesis": Synthesis2({4: 4, 8: 3, 16: 2}, 3, 5)}
+    tensors = {f"{part}.{k}": v.contiguous() for part, net in parts.items() for k, v in net.state_dict().items()}
+    save_file({**tensors, **more}, path)
+    return str(path)
+
+
+def _class_cases(tmp: Path) -> dict[str, tuple[dict[str, object], str]]:
+    """What may be wrong with an audit of classes, changed in one that is right."""
+    shared = tmp / "shared.json"
+    data = ToyFaces(**FACES).load(None)
+    write_index(SplitPlan(0.5, 0.1, 0.4).index(data, 0), data, shared)
+    file, strange = (str(tmp / name) for name in ("g.safetensors", "strange.safetensors"))
+    _generator(Path(file))
+    _generator(Path(strange), **{"mapping.embed.weight": torch.zeros(2)})
+    ppa = {"kind": "ppa", "candidates": 4, "starts": 2, "images": 1, "steps": 1}
+    return {
+        "size of a prior": ({"attacks": [{"kind": "gmi", "prior": {"kind": "dcgan", "size": 64}}]}, "leave size out"),
+        "channels of a prior": ({"attacks": [{**ppa, "prior": {"kind": "stylegan2", "file": file}}]}, "set grey"),
+        "unknown tensors": ({"attacks": [{**ppa, "prior": {"kind": "stylegan2", "file": strange}}]}, "mapping.embed"),
+        "shared identity": ({"split_index": str(shared)}, "identit"),
+        "one class": ({"splits": {"private": 0.5, "heldout": 0.1, "public": 0.4, "by_identity": True, "least": 9}},
+                      "two are private"),
+        "too few queries": ({"attacks": ["brepmi:prior=linear"], "threat": {"queries": 3}}, "raise it"),
+        "untrained first layers": ({"defenses": ["tl-dmi:features.0"]}, "set pretraining"),
+    }  # fmt: skip
+
+
+CLASS_NAMES = [
+    "size of a prior", "channels of a prior", "unknown tensors", "shared identity", "one class", "too few queries",
+    "untrained first layers",
+]  # fmt: skip
+FACES: dict[str, Any] = {"identities": 20, "images": 8, "size": 16, "grey": True}
+
+
+@pytest.mark.parametrize("name", CLASS_NAMES)
+def test_bad_audits_of_classes_are_refused_before_training(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = _class_cases(tmp_path)
+    assert set(cases) == set(CLASS_NAMES)
+    change, remedy = cases[name]
+    right = {
+        "data": {"kind": "toyfaces", **FACES}, "model": "convnet", "victims": 4,
+        "splits": {"private": 0.4, "heldout": 0.1, "public": 0.5, "by_identity": True},
+        "attacks": ["gmi:prior=linear"],
+    }  # fmt: skip
+    config, store = tmp_path / "audit.yaml", tmp_path / "store"
+    for settings, wanted in ((right, 0), ({**right, **change}, 2)):
+        config.write_text(yaml.safe_dump(settings))
+        given = ["--dry-run"] if wanted == 0 else []
+        code = run(
+            app, ["audit", str(config), "--out", str(tmp_path / "out"), "--store", str(store), "--quiet", *given]
+        )
+        assert code == wanted
+    said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0, said
+    assert remedy in said
+    assert not list(store.glob("entries/*/*"))
 
 
 def test_all_problems_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,6 +141,12 @@ def test_a_held_method_is_written_shortly_where_it_can_be() -> None:
     long = Holder(Gaussian(0.5, at_release=False), (3,))
     assert label(long) == 'holder:inner={"kind":"gaussian","sigma":0.5,"at_release":false},widths=[3]'
     assert HOLDERS.build(label(long)) == long
+    # A method inside a method inside a method: defaults are left out at every depth.
+    base = {"kind": "dcgan", "steps": 7, "opening": 3}
+    deep = ATTACKS.build({"kind": "kedmi", "prior": {"kind": "kedmi-gan", "steps": 5, "base": base}})
+    written = '{"kind":"kedmi-gan","base":{"kind":"dcgan","steps":7,"opening":3},"steps":5}'
+    assert label(deep) == f"kedmi:prior={written}"
+    assert ATTACKS.build(label(deep)) == deep
 
 
 def test_a_bad_held_method_is_one_line() -> None:

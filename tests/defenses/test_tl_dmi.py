@@ -1,4 +1,4 @@
-"""TL-DMI: what is frozen, what frozen means, what is learned before, and the parameter counts of the paper."""
+"""TL-DMI: what is frozen, what frozen means, and the parameter counts of the paper."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from torch import nn
 
 from leakscope.core import seeds
 from leakscope.core.compat import ensure_torchvision
-from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, build_defense
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.defenses._pretraining import pretrain, public_set
 from leakscope.defenses.tl_dmi import PUBLISHED, TlDmi
 from leakscope.models.convnet import ConvNet
 from leakscope.models.ir import IRArchitecture
+from leakscope.pipeline.plan import AuditConfig, make_plan
 from leakscope.pipeline.train import Training, train
 from leakscope.testing import DefenseContract
 from leakscope.testing.synthetic import CPU, image_set
@@ -81,7 +80,7 @@ def test_frozen_weights_never_move_and_strict_statistics_do_not_either(bn: str) 
     assert "model.features.1.weight" not in moved
     assert {"model.features.4.weight", "model.head.1.weight", "model.features.5.running_mean"} <= moved
     assert (statistics & moved == set()) == (bn == "eval")
-    assert notes == {"trained_parameters": 691, "parameters": 735, "pretrained": None}
+    assert notes == {"trained_parameters": 691, "parameters": 735}
 
 
 def test_strict_features_at_a_frozen_cut_are_a_fixed_function() -> None:
@@ -112,65 +111,6 @@ def test_with_bido_the_penalty_is_on_unfrozen_layers_only() -> None:
     assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
 
 
-def _public(count: int, classes: tuple[str, ...], shape: tuple[int, int, int]) -> ImageSet:
-    rng = seeds.generator(0, "public")
-    labels = torch.arange(count) % len(classes)
-    # The class is the brightness of the left half.
-    images = 0.2 * torch.rand(count, *shape, generator=rng)
-    images[..., : shape[2] // 2] += 0.8 * labels.view(-1, 1, 1, 1) / len(classes)
-    return ImageSet(images, labels, classes)
-
-
-def _registered(monkeypatch: pytest.MonkeyPatch, data: ImageSet) -> None:
-    class Source:
-        def load(self, root: object) -> ImageSet:
-            return data
-
-    monkeypatch.setattr("leakscope.defenses._pretraining.DATASETS.build", lambda spec: Source())
-
-
-def test_the_public_set_loses_private_classes_and_takes_the_private_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    _registered(monkeypatch, _public(50, ("class-1", "a", "b", "class-0", "c"), (3, 20, 20)))
-    data, dropped = public_set("anything", image_set(9, "private"))
-    assert dropped == 2
-    assert data.classes == ("a", "b", "c")
-    assert data.labels.unique().tolist() == [0, 1, 2]
-    assert data.shape == (1, 16, 16)
-    assert len(data) == 30
-    # Brightness of the left half still tells the class.
-    means = torch.stack([data.images[data.labels == k][..., :8].mean() for k in range(3)])
-    assert (means.diff() > 0.1).all()
-    _registered(monkeypatch, _public(50, ("class-1", "a", "class-0"), (1, 16, 16)))
-    with pytest.raises(UsageError, match="fewer than two classes"):
-        public_set("anything", image_set(9, "private"))
-
-
-def test_pretraining_teaches_the_encoder_and_leaves_the_scores_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    _registered(monkeypatch, _public(192, ("a", "b", "c", "d"), (1, 16, 16)))
-    defense = TlDmi("features", pretrain="anything", epochs=6, learning_rate=0.01)
-    split, data = _split(defense), image_set(24, "private")
-    before = {name: value.clone() for name, value in split.state_dict().items()}
-    aux = defense.setup(split, data, seeds.generator(0, "setup"))
-    after = split.state_dict()
-    assert torch.equal(after["model.head.1.weight"], before["model.head.1.weight"])
-    assert not torch.equal(after["model.features.0.weight"], before["model.features.0.weight"])
-    notes = defense.notes(split, aux)
-    assert notes["pretrained"]["accuracy"] > 0.9
-    assert notes["pretrained"]["classes"] == 4
-    twin = _split(defense)
-    defense.setup(twin, data, seeds.generator(0, "setup"))
-    assert all(torch.equal(value, twin.state_dict()[name]) for name, value in split.state_dict().items())
-    # What was learned is kept through private training, to the bit.
-    trained, _, _ = train(split, data, Training(epochs=0), seed=0, device=CPU)
-    assert trained.state_dict()["model.features.0.weight"].isfinite().all()
-
-
-def test_a_network_without_linear_scores_cannot_be_pretrained() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    with pytest.raises(UsageError, match="give trained weights"):
-        pretrain(SplitModel(model, "0"), _public(8, ("a", "b"), (1, 16, 16)), 1, 0.01, seeds.generator(0, "p"))
-
-
 def _vgg16(classes: int) -> nn.Module:
     """The VGG16-BN of the literature: torchvision's convolutions, and one linear layer over 2×2 maps."""
     from torchvision.models import vgg16_bn
@@ -181,7 +121,7 @@ def _vgg16(classes: int) -> nn.Module:
     return model
 
 
-def _torchvision(name: str, **options: int) -> nn.Module:
+def _torchvision(name: str, **options: object) -> nn.Module:
     from torchvision import models
 
     model: nn.Module = models.get_model(name, weights=None, **options)
@@ -230,7 +170,6 @@ def test_parameter_counts_are_those_of_the_paper(name: str) -> None:
         ("tl-dmi:network=vgg19", "unknown network"),
         ("tl-dmi:share=1", r"in \[0, 1\)"),
         ("tl-dmi:share=0.5,bn=off", "bn"),
-        ("tl-dmi:share=0.5,epochs=0", "at least 1"),
     ],
 )
 def test_bad_settings_are_said_in_one_line(spec: str, says: str) -> None:
@@ -243,3 +182,11 @@ def test_layers_that_do_not_exist_and_freezing_everything() -> None:
         TlDmi("features.9").trainable(_split(Defense()))
     with pytest.raises(UsageError, match="freezes every parameter"):
         TlDmi("head").trainable(_split(Defense()))
+
+
+def test_a_network_that_has_learned_nothing_is_refused_before_training() -> None:
+    settings = {"data": "mnist5k", "model": "convnet", "defenses": ["none", ["tl-dmi:features.0", "bido-hsic"]]}
+    with pytest.raises(UsageError, match=r"tl-dmi keeps layers .*; set pretraining"):
+        make_plan(AuditConfig.checked(settings))
+    plan = make_plan(AuditConfig.checked({**settings, "pretraining": {"training": {"epochs": 1}}}))
+    assert len(plan.defenses) == 2

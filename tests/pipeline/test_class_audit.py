@@ -10,6 +10,7 @@ import torch
 
 from leakscope.core.errors import UsageError
 from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.class_controls import templates
 from leakscope.pipeline.document import Audit
 from leakscope.pipeline.execute import Workplace
 from leakscope.pipeline.folder import write_folder
@@ -48,8 +49,19 @@ def test_controls_compare_with_those_who_know_nothing(audit: Audit) -> None:
     assert {name.rpartition(", ")[2] for name in negative["targets"]} == {
         "shuffled identities", "random weights", "permuted labels",
     }  # fmt: skip
-    assert set(audit.document["floors"]) == {"mean", "random-public", "nearest-public"}
+    floors = audit.document["floors"]
+    assert set(floors) == {"mean", "random-public", "nearest-public", "sample of linear:components=24"}
+    assert floors["sample of linear:components=24"]["attack-accuracy"]["mean"] < 0.5
     assert 0 < audit.document["controls"]["positive"]["ceiling"] <= 1
+
+
+def test_the_target_that_hides_nothing_scores_squared_distances() -> None:
+    """Known to the last constant: attacks on logits see what a softmax does not."""
+    private = make_plan(AuditConfig.checked(SETTINGS)).splits.private
+    means = torch.stack([private.images[private.labels == k].mean(0) for k in range(len(private.classes))])
+    scores = templates(private).run(private.images[:9], None).scores
+    slow = [[-float((x - m).square().sum()) for m in means] for x in private.images[:9]]
+    torch.testing.assert_close(scores, torch.tensor(slow), atol=1e-3, rtol=1e-4)
 
 
 def test_the_verdict_speaks_of_identities(audit: Audit, tmp_path: Path) -> None:

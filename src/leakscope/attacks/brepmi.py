@@ -60,10 +60,13 @@ class Brepmi(ClassAttack):
         if self.radius <= 0:
             raise ValueError("radius must be positive, such as 2")
 
+    def least_queries(self, victims: int) -> int:
+        return victims
+
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         del prepared
         classes = classes_of(seen, view, self.kind_name)
-        least, remedy = len(classes), "raise queries or attack fewer classes"
+        least, remedy = self.least_queries(len(classes)), "raise queries or attack fewer classes"
         require_queries(view, least, "brepmi", remedy)
         seed = seed_from(rng)
         generator = view.prior(self.prior)

@@ -59,6 +59,9 @@ class MirrorBlackbox(ClassAttack):
         if not 0 <= self.mutation <= 1 or not 0 < self.confidence <= 1 or self.deviations <= 0:
             raise ValueError("mutation is a probability, confidence in (0, 1] and deviations positive")
 
+    def least_queries(self, victims: int) -> int:
+        return self.population
+
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         del prepared
         require_queries(view, self.population, "mirror-blackbox", "raise queries or lower population")

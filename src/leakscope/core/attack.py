@@ -71,6 +71,10 @@ class Attack(ABC):
         """Why this attack cannot run on a network, with the remedy; asked before anything is trained."""
         return None
 
+    def least_queries(self, victims: int) -> int:
+        """How many pictures it must be allowed to send to start at all."""
+        return 0
+
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         """Everything that does not depend on the victims: train a decoder, a GAN, a surrogate."""
         return Prepared()

@@ -48,6 +48,8 @@ class Defense:
     adaptive: ClassVar[tuple[str, ...]] = ()
     #: Replaces the gradient step; a stack may hold one such defence.
     owns_backward: ClassVar[bool] = False
+    #: Keeps weights as they were before private training: the network must have learned something by then.
+    keeps_first_weights: ClassVar[bool] = False
 
     def augment(self, data: ImageSet, rng: torch.Generator) -> ImageSet:
         """The training data (GAN samples added, …)."""

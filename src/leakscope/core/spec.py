@@ -221,5 +221,11 @@ def _written(value: object) -> str:
         short = label(value)
         if len(_settings(short)) == 1:
             return short
-        value = {"kind": value.kind_name, **_unusual(value)}
-    return json.dumps(describe(value), separators=(",", ":"))
+    return json.dumps(describe(_shortened(value)), separators=(",", ":"))
+
+
+def _shortened(value: object) -> object:
+    """A method as the mapping that builds it, methods inside it too, without fields that have their defaults."""
+    if not hasattr(value, "kind_name"):
+        return value
+    return {"kind": value.kind_name, **{key: _shortened(item) for key, item in _unusual(value).items()}}

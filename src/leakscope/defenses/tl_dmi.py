@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -12,7 +12,6 @@ from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES, Defense
 from leakscope.core.errors import UsageError, unknown
 from leakscope.core.model import SplitModel
-from leakscope.defenses._pretraining import Pretrained, pretrain, public_set
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,6 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
-class Stage(nn.Module):
-    """What was done before training."""
-
-    def __init__(self, stage: Pretrained | None) -> None:
-        super().__init__()
-        self.stage = stage
-
-
 @DEFENSES.register("tl-dmi")
 @dataclass(frozen=True)
 class TlDmi(Defense):
@@ -62,8 +53,8 @@ class TlDmi(Defense):
     (vgg16, vgg16-block3, vgg16-conv4_2, vgg16-block4, vgg16-head, resnet18, resnet34, resnet50, resnet101, ir152,
     facenet64, maxvit, resnest101). Layers are in the order in which the network holds them.
 
-    `pretrain` names the public set on which all layers are trained first, for `epochs`; its classes that are
-    private too are left out. Without it the network starts, and Enc stays, as it is given: give trained weights.
+    What the first layers know they learn before: in the `pretraining` of the audit, on public classes, or in the
+    weights that are given. A network that has learned nothing is refused.
 
     With `bn` "eval" frozen layers are in eval mode, as frozen should mean; with "train", as published, running
     statistics of frozen batch normalisation go on to follow private data. `tuned` "first" is the control of
@@ -79,10 +70,9 @@ class TlDmi(Defense):
     share: float | None = None
     network: str | None = None
     bn: Literal["eval", "train"] = "eval"
-    pretrain: str | None = None
-    epochs: int = 5
-    learning_rate: float = 2e-3
     tuned: Literal["last", "first"] = "last"
+
+    keeps_first_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.layer, self.share, self.network)) != 1:
@@ -93,8 +83,6 @@ class TlDmi(Defense):
             raise ValueError("share must be in [0, 1): the part of the parameters that is frozen")
         if self.bn not in ("eval", "train") or self.tuned not in ("last", "first"):
             raise ValueError("bn must be eval or train, and tuned last or first")
-        if self.epochs < 1 or self.learning_rate <= 0:
-            raise ValueError("epochs must be at least 1 and learning_rate positive")
 
     def frozen(self, split: SplitModel) -> list[str]:
         """Names of the modules, within the network, that are frozen."""
@@ -142,11 +130,7 @@ class TlDmi(Defense):
 
     def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
         self.trainable(split)  # says what is wrong with the names before an epoch is spent
-        if self.pretrain is None:
-            return Stage(None)
-        public, dropped = public_set(self.pretrain, data)
-        accuracy = pretrain(split, public, self.epochs, self.learning_rate, rng)
-        return Stage(Pretrained(len(public), len(public.classes), dropped, accuracy))
+        return nn.Module()
 
     def before_epoch(self, split: SplitModel, aux: nn.Module, data: ImageSet, epoch: int) -> None:
         if self.bn == "eval":
@@ -154,14 +138,9 @@ class TlDmi(Defense):
                 module.training = False
 
     def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
-        assert isinstance(aux, Stage)
         names = self.trainable(split)
         count = {name: p.numel() for name, p in split.named_parameters()}
-        return {
-            "trained_parameters": sum(count[name] for name in names),
-            "parameters": sum(count.values()),
-            "pretrained": None if aux.stage is None else asdict(aux.stage),
-        }
+        return {"trained_parameters": sum(count[name] for name in names), "parameters": sum(count.values())}
 
 
 def _whole(model: nn.Module, names: set[str]) -> list[nn.Module]:

@@ -121,6 +121,10 @@ class ExportedArchitecture(Architecture):
     def normalization(self) -> nn.Module | None:
         return self.exported.architecture.normalization()
 
+    @property
+    def trained(self) -> bool:
+        return True
+
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         own = self.exported
         if (image_shape, classes) != (own.shape, own.classes):

@@ -31,6 +31,11 @@ class Architecture(ABC):
         return None
 
     @property
+    def trained(self) -> bool:
+        """Whether it may come with weights that have learned something."""
+        return False
+
+    @property
     def defense(self) -> Plain | None:
         """The description of the defence it comes with; None: it comes without."""
         return None

@@ -29,6 +29,10 @@ class Given(Architecture):
     def of(cls, module: nn.Module) -> Given:
         return cls(type(module).__qualname__, state_digest(module), module)
 
+    @property
+    def trained(self) -> bool:
+        return True
+
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         if self.module is None:
             raise ValueError("a given network exists only in the process that holds it; pass the module itself")

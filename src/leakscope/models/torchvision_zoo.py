@@ -46,6 +46,10 @@ class Torchvision(Architecture):
     name: str
     pretrained: bool = False
 
+    @property
+    def trained(self) -> bool:
+        return self.pretrained
+
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         ensure_torchvision()
         from torchvision import models  # deferred: it takes seconds, and most commands build no such network

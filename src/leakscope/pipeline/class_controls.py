@@ -30,6 +30,8 @@ from leakscope.pipeline.train import train
 
 #: Share of its reconstructions that an attack with gradients must make its own target accept.
 ACCEPTED = 0.9
+#: Pictures of a prior for each identity, for its floor.
+_SAMPLES = 5
 
 
 class Templates(nn.Module):
@@ -42,9 +44,9 @@ class Templates(nn.Module):
         self.register_buffer("means", means.flatten(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        # The common ‖x‖² is left out: a softmax does not see it.
+        # ‖x‖² is common to all classes and a softmax does not see it, but attacks on logits do.
         flat: Tensor = self.flat(x)
-        return 2 * flat @ self.means.T - self.means.square().sum(1)
+        return 2 * flat @ self.means.T - self.means.square().sum(1) - flat.square().sum(1, keepdim=True)
 
 
 def templates(private: ImageSet) -> SplitModel:
@@ -61,7 +63,7 @@ def class_controls(desk: Desk) -> dict[str, Any]:
     assert judge is not None
     accepted = {label(attack): _accepted(desk, attack) for attack in desk.plan.attacks}
     shuffled = _shuffled(desk, judge)
-    ignorant = {name: _at_chance(desk, name, split) for name, split in _ignorant(desk).items()}
+    ignorant = {target.record["model"]: _at_chance(desk, target) for target in _ignorant(desk)}
     values = {
         f"{attack}, {name}": low
         for name, own in {"shuffled identities": shuffled, **ignorant}.items()
@@ -90,7 +92,7 @@ def class_controls(desk: Desk) -> dict[str, Any]:
 
 def _accepted(desk: Desk, attack: Attack) -> float:
     split = templates(desk.plan.splits.private)
-    target = _stand_in(desk, "class templates", split, desk.plan.seeds[0])
+    target = _stand_in(desk, "class templates", "squared distances", split)
     finding = desk.attack(target, attack, desk.plan.seeds[0])
     value = float(finding.row["metrics"]["target-accuracy"]["mean"])
     if value < ACCEPTED:
@@ -98,7 +100,7 @@ def _accepted(desk: Desk, attack: Attack) -> float:
     return value
 
 
-def _ignorant(desk: Desk) -> dict[str, SplitModel]:
+def _ignorant(desk: Desk) -> list[Target]:
     """Targets with nothing to give away: fresh weights, and weights fitted to permuted labels."""
     plan, place = desk.plan, desk.place
     seed, cut = plan.seeds[0], plan.cuts[0]
@@ -110,7 +112,8 @@ def _ignorant(desk: Desk) -> dict[str, SplitModel]:
         private.labels[torch.randperm(len(private), generator=seeds.generator(seed, "permuted labels"))],
         private.classes,
     )
-    key = digest({"permuted": target_plan(plan, cut, none, seed).plain()})
+    twin = target_plan(plan, cut, none, seed)
+    key = digest({"permuted": twin.plain()})
     split = copy.deepcopy(fresh).train()
     with place.store.claim("permuted", key) as done:
         if done is None:
@@ -122,18 +125,20 @@ def _ignorant(desk: Desk) -> dict[str, SplitModel]:
             place.store.put("permuted", key, {"history": vars(history)}, split.state_dict())
         else:
             split.load_state_dict(done.tensors())
-    return {"random weights": fresh, "permuted labels": split.eval().requires_grad_(False)}
+    return [
+        _stand_in(desk, "random weights", digest({"model": twin.model, "weights": twin.weights}), fresh),
+        _stand_in(desk, "permuted labels", key, split.eval().requires_grad_(False)),
+    ]
 
 
-def _at_chance(desk: Desk, name: str, split: SplitModel) -> dict[str, float]:
+def _at_chance(desk: Desk, target: Target) -> dict[str, float]:
     """For every attack the low end of the interval of leak on a target that knows nothing."""
-    target = _stand_in(desk, f"{name} of {desk.plan.model_name}", split, desk.plan.seeds[0])
     found = {}
     for attack in desk.plan.attacks:
         low = desk.attack(target, attack, desk.plan.seeds[0]).row["metrics"]["leak"]["low"]
         found[label(attack)] = low
         if low > controls.NEGATIVE_LEAK:
-            desk.flags.append(Flag("negative-control", f"{label(attack)} on {name}"))
+            desk.flags.append(Flag("negative-control", f"{label(attack)} on {target.record['model']}"))
     return found
 
 
@@ -152,8 +157,10 @@ def _shuffled(desk: Desk, judge: EvaluationNetwork) -> dict[str, float]:
     return found
 
 
-def _stand_in(desk: Desk, name: str, split: SplitModel, seed: int) -> Target:
-    key = digest({"control": name, "splits": desk.plan.splits.digest(), "plan": desk.plan.cuts[0], "seed": seed})
+def _stand_in(desk: Desk, name: str, weights: str, split: SplitModel) -> Target:
+    """A control in a target's place; `weights` tells what decides them beside the pictures."""
+    seed = desk.plan.seeds[0]
+    key = digest({"control": name, "weights": weights, "splits": desk.plan.splits.digest(), "seed": seed})
     record = {"model": name, "defense": "none", "cut": split.cut, "seed": seed, "accuracy": None}
     return Target(key, split.to(desk.place.device), record)
 
@@ -168,10 +175,25 @@ def class_floors(desk: Desk) -> dict[str, dict[str, dict[str, float]]]:
         "mean": mean_image(public, victims).contiguous(),
         "random-public": public.images[draw],
         "nearest-public": nearest_public_image(public, victims),
+        **_samples(desk),
     }
     return {
         name: summaries(recognition(_nobody(judge, guess, victims)), plan.metrics) for name, guess in guesses.items()
     }
+
+
+def _samples(desk: Desk) -> dict[str, Tensor]:
+    """Random pictures of every prior that does not read a target's scores."""
+    priors = dict.fromkeys(prior for attack in desk.plan.attacks if (prior := getattr(attack, "prior", None)))
+    case = next(iter(desk.findings.values()))[0].case
+    view, found = case.view(desk.place), {}
+    for prior in priors:
+        if not prior.reads_scores:
+            rng = seeds.generator(0, "floor", label(prior), device=desk.place.device)
+            generator = view.prior(prior)
+            count = _SAMPLES * len(desk.plan.victims)
+            found[f"sample of {label(prior)}"] = generator.decode(generator.sample(count, rng)).detach().cpu()
+    return found
 
 
 def _nobody(judge: EvaluationNetwork, guess: Tensor, victims: ImageSet) -> Judged:

@@ -286,6 +286,13 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
             for part in members(defense)
             if part.kind_name != "none" and not _acts_without_training(part) and describe(defense) != carried
         ]
+    if architecture is not None and not (config.pretraining or config.weights or architecture.trained):
+        problems += [
+            f"{part.kind_name} keeps layers as they were before private training, and nothing was learned by then; "
+            "set pretraining, such as {training: {epochs: 10}}, or give weights"
+            for part in dict.fromkeys(part for defense in defenses for part in members(defense))
+            if part.keeps_first_weights
+        ][:1]
     if config.weights is not None and not config.weights.exists():
         problems.append(f"no weights at {config.weights}; give a safetensors file")
     if problems:
@@ -360,7 +367,8 @@ def _identities(splits: Splits, count: int) -> ImageSet:
 
 def _require_class_attacks(attacks: list[Attack], config: AuditConfig, splits: Splits) -> None:
     """Refuse class attacks that cannot mean anything here, before anything is trained."""
-    if len(splits.private.labels.unique()) < 2:
+    present = len(splits.private.labels.unique())
+    if present < 2:
         raise UsageError("class attacks need a target with two classes or more")
     if not config.splits.by_identity and config.split_index is None:
         raise UsageError("class attacks need public classes that are not private: set splits.by_identity=true")
@@ -370,6 +378,12 @@ def _require_class_attacks(attacks: list[Attack], config: AuditConfig, splits: S
         prior = getattr(attack, "prior", None)
         if prior is not None:
             prior.require(splits.public.shape)
+        least, allowed = attack.least_queries(min(config.victims, present)), config.threat.queries
+        if allowed is not None and allowed < least:
+            raise UsageError(
+                f"{attack.kind_name} starts with {least} queries and threat.queries is {allowed}; raise it, or attack "
+                "fewer classes"
+            )
 
 
 def _comes_with_weights(model: object) -> bool:

@@ -18,12 +18,14 @@ from leakscope.studies._crossed import crossed_interval
 from leakscope.studies._faces_page import page
 from leakscope.studies.study import STUDIES, Claim, Figures, Outcome, Run, Runs, Study
 
-#: The undefended target in the variant that holds the comparison.
+#: The undefended target in the variants that hold the comparison: `main`, and `main-…` with further attacks.
 MAIN, UNDEFENDED = "main", "none"
 #: Share of its reconstructions that the target must accept, as in the paper's false-positive analysis.
 CONVINCED = 0.9
 #: Differences of accuracy (points of 1) that count as the same natural accuracy.
 SAME_ACCURACY = 0.03
+#: Trainings of a target below which nothing is claimed: identities alone do not tell how trainings differ.
+LEAST_SEEDS = 3
 
 Key = tuple[str, str]  # variant, defence
 
@@ -37,18 +39,21 @@ class Grid:
 
     @classmethod
     def of(cls, runs: Runs) -> Grid:
-        grid = cls()
+        """Variants that share a target or an attack have it once; seeds are in order."""
+        accuracy: dict[Key, dict[int, float]] = {}
+        found: dict[Key, dict[str, dict[int, dict[str, Tensor]]]] = {}
         for variant, run in runs.runs.items():
-            name = variant or MAIN
-            for target in sorted(run.targets, key=lambda target: int(target["seed"])):
-                grid.accuracy.setdefault((name, target["defense"]), []).append(float(target["accuracy"]))
-            for row in sorted(run.rows, key=lambda row: int(row["seed"])):
-                kept = grid.tables.setdefault((name, row["defense"]), {}).setdefault(_kind(row["attack"]), {})
-                for measure, values in run.values(row).items():
-                    if measure in MEASURES and not MEASURES[measure].of_set:
-                        new = values[None]
-                        kept[measure] = torch.cat((kept[measure], new)) if measure in kept else new
-        return grid
+            name = MAIN if variant.startswith(MAIN) or not variant else variant
+            for target in run.targets:
+                accuracy.setdefault((name, target["defense"]), {})[int(target["seed"])] = float(target["accuracy"])
+            for row in run.rows:
+                by_seed = found.setdefault((name, row["defense"]), {}).setdefault(_kind(row["attack"]), {})
+                by_seed[int(row["seed"])] = run.values(row)
+        tables = {
+            key: {attack: _stacked([by_seed[s] for s in sorted(by_seed)]) for attack, by_seed in attacks.items()}
+            for key, attacks in found.items()
+        }
+        return cls(tables, {key: [by_seed[s] for s in sorted(by_seed)] for key, by_seed in accuracy.items()})
 
     def difference(self, first: Key, second: Key, attack: str, measure: str = "attack-accuracy") -> Figures:
         """First less second, identity by identity and seed by seed."""
@@ -56,10 +61,17 @@ class Grid:
         seeds = min(len(a), len(b))
         return crossed_interval(a[:seeds] - b[:seeds])
 
-    def strongest(self, key: Key) -> str:
-        """The attack whose reconstructions are recognised most often."""
+    def strongest(self, key: Key, *others: Key) -> str:
+        """The attack whose reconstructions are recognised most often, of those that the others met too."""
         own = self.tables[key]
-        return max(own, key=lambda attack: own[attack]["attack-accuracy"].mean().item())
+        common = [attack for attack in own if all(attack in self.tables[other] for other in others)]
+        return max(common, key=lambda attack: own[attack]["attack-accuracy"].mean().item())
+
+
+def _stacked(seeds: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Every measure that has one value an identity, seeds × identities."""
+    names = [name for name in seeds[0] if name in MEASURES and not MEASURES[name].of_set]
+    return {name: torch.stack([own[name] for own in seeds]) for name in names}
 
 
 def _kind(attack: str) -> str:
@@ -73,6 +85,7 @@ class FacesStudy(Study):
 
     part: str = "toy"
     pictures_a_profile: int = 200
+    sheet: bool = False  # show identities; not those of real people
 
     def measure(self, runs: Runs) -> Figures:
         grid = Grid.of(runs)
@@ -85,10 +98,13 @@ class FacesStudy(Study):
             "targets": [_target(grid, key) for key in grid.tables],
             "controls": {name or MAIN: run.audit.document["controls"] for name, run in runs.runs.items()},
             "floors": {
-                name: scores["attack-accuracy"]["mean"] for name, scores in first.audit.document["floors"].items()
+                name: scores["attack-accuracy"]["mean"]
+                for run in runs.runs.values()
+                for name, scores in run.audit.document["floors"].items()
             },
             "claims": [claim.as_dict() for judge in CLAIMS for claim in judge(grid)],
             "fisher": _fisher(first, self.pictures_a_profile),
+            "sheet": self.sheet,
         }
 
     def page(self, parts: Mapping[str, Figures]) -> str:
@@ -97,11 +113,8 @@ class FacesStudy(Study):
     def pictures(self, runs: Runs) -> dict[str, bytes]:
         grid = Grid.of(runs)
         first = next(iter(runs.runs.values()))
-        return {
-            "pareto.png": _pareto(grid),
-            "faces.png": _sheet(first, grid),
-            "fisher.png": _profiles(_fisher(first, self.pictures_a_profile)),
-        }
+        drawn = {"pareto.png": _pareto(grid), "fisher.png": _profiles(_fisher(first, self.pictures_a_profile))}
+        return {**drawn, "faces.png": _sheet(first, grid)} if self.sheet else drawn
 
 
 def _target(grid: Grid, key: Key) -> Figures:
@@ -111,11 +124,19 @@ def _target(grid: Grid, key: Key) -> Figures:
         figures: Figures = {name: crossed_interval(table) for name, table in measures.items()}
         if key != twin and twin in grid.tables and attack in grid.tables[twin]:
             figures["less than undefended"] = grid.difference(twin, key, attack)
+            figures["delta"] = _delta(grid, key, attack)
         attacks[attack] = figures
     return {
         "variant": key[0], "defense": key[1], "accuracy": grid.accuracy[key],
         "strongest": grid.strongest(key), "attacks": attacks,
     }  # fmt: skip
+
+
+def _delta(grid: Grid, key: Key, attack: str) -> float | None:
+    """Points of attack accuracy lost for each point of accuracy; undefined where accuracy did not drop."""
+    twin = (MAIN, UNDEFENDED)
+    cost = fmean(grid.accuracy[twin]) - fmean(grid.accuracy[key])
+    return grid.difference(twin, key, attack)["mean"] / cost if cost > 0 else None
 
 
 def _told(difference: Figures) -> str:
@@ -124,6 +145,8 @@ def _told(difference: Figures) -> str:
 
 def _outcome(difference: Figures) -> Outcome:
     """More (the interval lies above zero), less, or nobody can tell."""
+    if difference["seeds"] < LEAST_SEEDS:
+        return "cannot tell"
     if difference["low"] > 0:
         return "holds"
     return "does not hold" if difference["high"] < 0 else "cannot tell"
@@ -144,8 +167,8 @@ def defended(grid: Grid) -> list[Claim]:
     if twin not in grid.tables:
         return []
     claims = []
-    attack = grid.strongest(twin)
     for key in _transfer(grid):
+        attack = grid.strongest(twin, key)
         less = grid.difference(twin, key, attack)
         cost = fmean(grid.accuracy[twin]) - fmean(grid.accuracy[key])
         base = grid.tables[twin][attack]["attack-accuracy"].mean().item()
@@ -163,7 +186,8 @@ def depth(grid: Grid) -> list[Claim]:
     steps = _transfer(grid)
     if len(steps) < 2:
         return []
-    attack = grid.strongest((MAIN, UNDEFENDED)) if (MAIN, UNDEFENDED) in grid.tables else grid.strongest(steps[0])
+    twin = (MAIN, UNDEFENDED)
+    attack = grid.strongest(twin if twin in grid.tables else steps[0], *steps)
     less = grid.difference(steps[0], steps[-1], attack)
     series = [grid.tables[key][attack]["attack-accuracy"].mean().item() for key in steps]
     because = (
@@ -180,13 +204,28 @@ def last_layers(grid: Grid) -> list[Claim]:
     for key in first:
         layer = key[1].replace(",tuned=first", "").replace("tuned=first,", "")
         if (key[0], layer) in grid.tables:
-            attack = grid.strongest(key)
+            attack = grid.strongest(key, (key[0], layer))
             more = grid.difference(key, (key[0], layer), attack)
             accuracies = f"{fmean(grid.accuracy[key]):.1%} and {fmean(grid.accuracy[key[0], layer]):.1%}"
             because = f"{attack}: {_told(more)}; accuracies {accuracies}"
             claims.append(
                 Claim("Tuning the first layers gives more away than tuning the last", _outcome(more), because)
             )
+    return claims
+
+
+def domains(grid: Grid) -> list[Claim]:
+    """First layers that learned from pictures of another kind give less away, and serve less well."""
+    claims = []
+    for key in [key for key in grid.tables if key[0].startswith("other") and key[1].startswith("tl-dmi")]:
+        same = (MAIN, key[1])
+        if same in grid.tables:
+            attack = grid.strongest(same, key)
+            more = grid.difference(same, key, attack)
+            accuracies = f"{fmean(grid.accuracy[same]):.1%} and {fmean(grid.accuracy[key]):.1%}"
+            because = f"{key[1]}, {attack}: {_told(more)}; accuracies {accuracies}"
+            text = "Pre-training on pictures of the same kind gives more away than on another kind"
+            claims.append(Claim(text, _outcome(more), because))
     return claims
 
 
@@ -198,7 +237,7 @@ def matched(grid: Grid) -> list[Claim]:
         near = [s for s in stopped if abs(fmean(grid.accuracy[s]) - fmean(grid.accuracy[key])) <= SAME_ACCURACY]
         if near:
             best = min(near, key=lambda s: abs(fmean(grid.accuracy[s]) - fmean(grid.accuracy[key])))
-            attack = grid.strongest(best)
+            attack = grid.strongest(best, key)
             more = grid.difference(best, key, attack)
             because = (
                 f"{best[0]} ({fmean(grid.accuracy[best]):.1%}) less {key[1]} ({fmean(grid.accuracy[key]):.1%}), "
@@ -225,7 +264,7 @@ def rivals(grid: Grid) -> list[Claim]:
             because = f"no frozen depth reaches its accuracy of {fmean(grid.accuracy[key]):.1%}"
             claims.append(Claim(text, "cannot tell", because))
             continue
-        attack = grid.strongest(key)
+        attack = grid.strongest(key, *able)
         best = min(able, key=lambda k: grid.tables[k][attack]["attack-accuracy"].mean().item())
         less = grid.difference(key, best, attack)
         accuracies = f"accuracy {fmean(grid.accuracy[key]):.1%} against {fmean(grid.accuracy[best]):.1%}"
@@ -255,8 +294,8 @@ def false_positives(grid: Grid) -> list[Claim]:
     if twin not in grid.tables:
         return []
     claims = []
-    attack = grid.strongest(twin)
     for key in _transfer(grid):
+        attack = grid.strongest(twin, key)
         accepted = [grid.tables[k][attack]["target-accuracy"].mean().item() for k in (twin, key)]
         more = grid.difference(key, twin, attack, "false-positive")
         outcome = _outcome(more) if min(accepted) >= CONVINCED else "cannot tell"
@@ -266,7 +305,7 @@ def false_positives(grid: Grid) -> list[Claim]:
 
 
 CLAIMS: tuple[Callable[[Grid], list[Claim]], ...] = (
-    defended, depth, last_layers, matched, rivals, ordering, false_positives,
+    defended, depth, last_layers, domains, matched, rivals, ordering, false_positives,
 )  # fmt: skip
 
 
@@ -319,8 +358,9 @@ def _pareto(grid: Grid) -> bytes:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.5), dpi=110)
+    compared = [key for key in grid.tables if key[0] == MAIN]
     for key in grid.tables:
-        attack = grid.strongest(key)
+        attack = grid.strongest(key, *compared)
         found = crossed_interval(grid.tables[key][attack]["attack-accuracy"])
         x = 100 * fmean(grid.accuracy[key])
         mean, low, high = (100 * found[name] for name in ("mean", "low", "high"))
@@ -329,7 +369,7 @@ def _pareto(grid: Grid) -> bytes:
         label = key[1] if key[0] == MAIN else f"{key[0]}: {key[1]}"
         axes.annotate(label, (x, mean), textcoords="offset points", xytext=(5, 4), fontsize=7)
     axes.set_xlabel("natural accuracy, %")
-    axes.set_ylabel("attack accuracy of the strongest attack, %")
+    axes.set_ylabel("attack accuracy of the strongest common attack, %")
     axes.grid(alpha=0.3)
     return _png(figure)
 
