@@ -357,20 +357,23 @@ def _pareto(grid: Grid) -> bytes:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.5), dpi=110)
+    figure, axes = plt.subplots(figsize=(9.5, 4.5), dpi=110)
     compared = [key for key in grid.tables if key[0] == MAIN]
-    for key in grid.tables:
+    for number, key in enumerate(grid.tables, start=1):
         attack = grid.strongest(key, *compared)
         found = crossed_interval(grid.tables[key][attack]["attack-accuracy"])
         x = 100 * fmean(grid.accuracy[key])
         mean, low, high = (100 * found[name] for name in ("mean", "low", "high"))
         mark = "s" if key[1] == UNDEFENDED else "o" if key[1].startswith("tl-dmi") else "^"
-        axes.errorbar(x, mean, [[mean - low], [high - mean]], fmt=mark, capsize=2, markersize=5)
-        label = key[1] if key[0] == MAIN else f"{key[0]}: {key[1]}"
-        axes.annotate(label, (x, mean), textcoords="offset points", xytext=(5, 4), fontsize=7)
+        name = key[1] if key[0] == MAIN else f"{key[0]}: {key[1]}"
+        axes.errorbar(
+            x, mean, [[mean - low], [high - mean]], fmt=mark, capsize=2, markersize=5, label=f"{number}  {name}"
+        )
+        axes.annotate(str(number), (x, mean), textcoords="offset points", xytext=(4, 3), fontsize=8)
     axes.set_xlabel("natural accuracy, %")
     axes.set_ylabel("attack accuracy of the strongest common attack, %")
     axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return _png(figure)
 
 
