@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -97,7 +97,7 @@ class Watched(nn.Module):
 
 
 @dataclass(frozen=True)
-class AttentionForm(Defense):
+class AttentionForm(Defense, ABC):
     """Settings and course that the attention forms of CEM share; a form says what it learns and its loss."""
 
     adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
