@@ -148,7 +148,7 @@ def main(rounds: int = 7, epoch_rounds: int = 15) -> None:
         share = f"surrogate alone +{alone[name] / one_step:.4f}" if name in alone else "a second backward"
         kept = " (as published, for fidelity)" if name in AS_PUBLISHED and ratio > BAR else ""
         print(f"  {name:24} {ratio:.3f}  {share}  {'ok' if ratio <= BAR else 'MISSES'}{kept}")
-    # The published form refits after its first epoch, so two are timed; of one batch each, so that they alternate often.
+    # The published form refits after its first epoch, so two are timed; of one batch, so that they alternate often.
     short = data.take(torch.arange(BATCH))
     epochs = ratios(
         epoch_rounds,
