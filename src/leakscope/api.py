@@ -15,10 +15,11 @@ from leakscope.core.errors import UsageError
 from leakscope.data.images import from_torch
 from leakscope.models.given import Given
 from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.config import AuditConfig
 from leakscope.pipeline.document import Audit
 from leakscope.pipeline.execute import Workplace
 from leakscope.pipeline.folder import write_folder
-from leakscope.pipeline.plan import AuditConfig, make_plan
+from leakscope.pipeline.plan import make_plan
 from leakscope.store import Store
 
 

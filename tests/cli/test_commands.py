@@ -167,7 +167,7 @@ def test_networks_of_others_with_random_weights(
 
 
 def test_the_published_schema_is_current() -> None:
-    from leakscope.pipeline.plan import AuditConfig
+    from leakscope.pipeline.config import AuditConfig
 
     published = json.loads((ROOT / "docs" / "audit-config.schema.json").read_text())
     assert published == AuditConfig.model_json_schema(), "run: leakscope schema > docs/audit-config.schema.json"
@@ -179,7 +179,7 @@ def test_the_published_schema_is_current() -> None:
     ids=lambda path: path.name,
 )
 def test_every_configuration_can_be_planned(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from leakscope.pipeline.plan import AuditConfig, read_yaml
+    from leakscope.pipeline.config import AuditConfig, read_yaml
 
     scales = [*read_yaml(path).get("scales", {})]
     for scale in [None, *scales]:

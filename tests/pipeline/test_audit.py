@@ -21,8 +21,9 @@ from leakscope.core.defense import DEFENSES, Defense
 from leakscope.core.errors import UsageError
 from leakscope.core.seeds import ambient
 from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.config import AuditConfig
 from leakscope.pipeline.execute import Workplace
-from leakscope.pipeline.plan import AuditConfig, make_plan
+from leakscope.pipeline.plan import make_plan
 from leakscope.store import Store
 
 TINY: dict[str, Any] = {

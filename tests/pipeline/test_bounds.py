@@ -12,8 +12,9 @@ from leakscope.core.defense import build_defense
 from leakscope.metrics.entropy import information_bound
 from leakscope.pipeline.audit import run_audit
 from leakscope.pipeline.bounds import released_noise
+from leakscope.pipeline.config import AuditConfig
 from leakscope.pipeline.execute import Workplace
-from leakscope.pipeline.plan import AuditConfig, make_plan
+from leakscope.pipeline.plan import make_plan
 from leakscope.report.summary import markdown
 from leakscope.store import Store
 

@@ -14,9 +14,10 @@ import yaml
 
 from leakscope.core.errors import UsageError
 from leakscope.models.resolve import resolve
+from leakscope.pipeline.config import AuditConfig
 from leakscope.pipeline.execute import Target, Workplace, realise, target_plan
 from leakscope.pipeline.export import export_target
-from leakscope.pipeline.plan import AuditConfig, Plan, make_plan
+from leakscope.pipeline.plan import Plan, make_plan
 from leakscope.store import Store
 
 BASE: dict[str, Any] = {

@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 
 from leakscope.core.errors import UsageError
 from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.config import AuditConfig
 from leakscope.pipeline.execute import Workplace
 from leakscope.pipeline.outside import Card, submit
-from leakscope.pipeline.plan import AuditConfig, Plan, make_plan
+from leakscope.pipeline.plan import Plan, make_plan
 from leakscope.report.results import read_results
 from leakscope.store import Store
 

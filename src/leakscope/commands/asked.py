@@ -28,7 +28,8 @@ def settings_of(given: dict[str, Any], extra: list[str] | None) -> dict[str, Any
 def plan_of(config: Path | None, scale: str | None, extra: list[str] | None, threads: int | None, **given: Any) -> Any:
     import torch
 
-    from leakscope.pipeline.plan import AuditConfig, make_plan
+    from leakscope.pipeline.config import AuditConfig
+    from leakscope.pipeline.plan import make_plan
 
     if threads is not None:
         torch.set_num_threads(threads)

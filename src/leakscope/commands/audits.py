@@ -10,10 +10,11 @@ from typing import Any
 
 from leakscope.core.errors import UsageError
 from leakscope.pipeline.audit import run_audit
+from leakscope.pipeline.config import AuditConfig
 from leakscope.pipeline.document import Audit
 from leakscope.pipeline.execute import Workplace
 from leakscope.pipeline.folder import require_writable, write_folder
-from leakscope.pipeline.plan import AuditConfig, Plan
+from leakscope.pipeline.plan import Plan
 from leakscope.studies import study as studies
 from leakscope.terminal import following, print_audit
 

@@ -63,7 +63,8 @@ def reproduce(
 
     from leakscope.commands.asked import settings_of, show_plans, work_at
     from leakscope.commands.audits import Manner, require_study, run_plans
-    from leakscope.pipeline.plan import AuditConfig, make_plans
+    from leakscope.pipeline.config import AuditConfig
+    from leakscope.pipeline.plan import make_plans
 
     if threads is not None:
         import torch

@@ -17,9 +17,10 @@ from leakscope.core.defense import build_defense
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import digest, label
 from leakscope.models.resolve import resolve
+from leakscope.pipeline.config import AuditConfig, Spec, load_data, put, read_yaml
 from leakscope.pipeline.job import Job, shared
 from leakscope.pipeline.jobs import plan_jobs
-from leakscope.pipeline.plan import AuditConfig, Spec, load_data, make_plan, put, read_yaml
+from leakscope.pipeline.plan import make_plan
 
 #: What an exception may name; each is matched against how the thing is written, with * and ?.
 NAMES = ("data", "model", "cut", "defense", "threat", "attack", "seed")

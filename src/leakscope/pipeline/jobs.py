@@ -16,10 +16,11 @@ from leakscope.core.experiment import AttackPlan, result_key
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.models.resolve import resolve
 from leakscope.pipeline.audit import inverts_control
+from leakscope.pipeline.config import AuditConfig, load_data
 from leakscope.pipeline.desk import Desk
 from leakscope.pipeline.execute import Case, Target, Workplace, realise, run_prepare, target_plan
 from leakscope.pipeline.job import Job
-from leakscope.pipeline.plan import AuditConfig, Plan, load_data, make_plan
+from leakscope.pipeline.plan import Plan, make_plan
 from leakscope.store import Store
 
 

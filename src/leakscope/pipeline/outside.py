@@ -20,9 +20,10 @@ from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain, digest, label
 from leakscope.core.threat import Access, View
 from leakscope.pipeline.about import about
+from leakscope.pipeline.config import Threat
 from leakscope.pipeline.desk import Desk, Finding
 from leakscope.pipeline.execute import Case, Target, Workplace, realise, run_scores, summaries, target_plan
-from leakscope.pipeline.plan import Plan, Threat
+from leakscope.pipeline.plan import Plan
 
 
 class Card(BaseModel):

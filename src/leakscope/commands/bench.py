@@ -1,0 +1,113 @@
+"""`leakscope bench` and `leakscope status`: grids to completion, and where they stand."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leakscope.commands.asked import print_json, settings_of
+from leakscope.core.errors import UsageError
+from leakscope.options import (
+    RUN,
+    DataRoot,
+    Device,
+    DryRun,
+    Json,
+    Quiet,
+    Retry,
+    RunnerName,
+    Scale,
+    Set,
+    StorePath,
+    option,
+)
+
+
+def bench(
+    grid: Annotated[Path, typer.Argument(help="A YAML grid: data × models × threats × defenses × attacks × seeds.")],
+    data_root: DataRoot = None,
+    scale: Scale = None,
+    set_: Set = None,
+    runner: Annotated[RunnerName, option("--runner", help="Where jobs run.", panel=RUN)] = RunnerName.pool,
+    workers: Annotated[int | None, option("--workers", help="Jobs at a time.  [one a core or GPU]", panel=RUN)] = None,
+    threads: Annotated[int, option("--threads", help="CPU threads of a job.", panel=RUN)] = 1,
+    device: Device = "auto",
+    ray_address: Annotated[
+        str | None, option("--ray-address", help="A Ray cluster: auto, HOST:PORT.  [started here]", panel=RUN)
+    ] = None,
+    slurm: Annotated[
+        list[str] | None, option("--slurm", help="For sbatch: partition=long, account=x; repeat.", panel=RUN)
+    ] = None,
+    retry: Annotated[Retry, option("--retry", help="Try again what failed before.", panel=RUN)] = Retry.nothing,
+    track: Annotated[
+        list[str] | None, option("--track", help="Also tell tensorboard or mlflow; repeat.", panel=RUN)
+    ] = None,
+    store: StorePath = Path("runs/store"),
+    json_: Json = False,
+    quiet: Quiet = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Run a grid of audits to completion, on this machine or a cluster; the same command goes on where it was.
+
+    Exit codes: 0 all done, 3 jobs failed, 4 stopped by its budget before the end.
+    """
+    from leakscope.runners.bench import plan_bench
+    from leakscope.runners.run import (
+        Machine,
+        describe_expectation,
+        expectation,
+        failures,
+        run_bench,
+        strongest,
+        usable_cores,
+    )
+    from leakscope.store import Store
+
+    kept = Store(store)
+    planned = plan_bench(grid, settings_of({"base.data_root": data_root and str(data_root)}, set_), scale, kept)
+    if dry_run:
+        shown = expectation(planned, kept, workers or max(1, usable_cores() // threads))
+        if json_:
+            print_json(shown)
+        else:
+            typer.echo("\n".join(describe_expectation(shown)))
+        return 0
+    # Asked to end (a shutdown, a batch system): end the workers too, as for Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    machine = Machine(runner, device, workers, threads, ray_address, settings_of({}, slurm))
+    watchers = []
+    if track:
+        from leakscope.runners.track import tracker
+
+        watchers = [tracker(kind, kept, planned.name) for kind in track]
+    schedule = run_bench(planned, kept, machine, retry=retry is Retry.failed, quiet=quiet or json_, watchers=watchers)
+    failed = failures(planned, schedule, kept)
+    if json_:
+        rows = [{"key": job.key, "state": schedule.states[job.id], **job.row} for job in planned.of("attack")]
+        print_json({"grid": planned.key, "counts": schedule.counts, "failures": failed, "results": rows})
+    else:
+        for line in strongest(planned, schedule, kept):
+            typer.echo(line)
+        for failure in failed:
+            typer.echo(f"failed: {failure['title']}: {failure['error']} (leakscope show {failure['key'][:8]})")
+        typer.echo(f"{planned.name}: {schedule.sentence}; store {store}")
+    return 3 if failed else 0 if schedule.finished else 4
+
+
+def status(store: StorePath = Path("runs/store"), json_: Json = False) -> int:
+    """Show where every grid of a store stands: done, running, failed and why."""
+    from leakscope.runners.live import print_status
+    from leakscope.runners.run import store_status
+    from leakscope.store import Store
+
+    if not store.is_dir():
+        raise UsageError(f"no store at {store}; give it with --store")
+    grids = store_status(Store(store))
+    if json_:
+        print_json(grids)
+    else:
+        print_status(grids)
+    return 0
