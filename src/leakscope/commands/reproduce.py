@@ -59,7 +59,7 @@ def reproduce(
             typer.echo(f"{entry.name:15} {entry.what} ({entry.source})")
         return 0
     entry = reproduction(name)
-    path, wanted = entry.path, entry.scale(scale.value)
+    path, wanted = entry.protocol(scale.value)
 
     from leakscope.commands.asked import settings_of, show_plans, work_at
     from leakscope.commands.audits import Manner, require_study, run_plans

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from leakscope.core.errors import UsageError, unknown
@@ -24,24 +25,17 @@ class Reproduction:
     name: str
     what: str
     source: str
-    config: str
-    scales: dict[str, str | None]  # of the command → of the configuration; None: the file's own values
+    scales: dict[str, tuple[str, str | None]]  # configuration and its scale; None: the file's own values
     published: str | None
     figures: list[dict[str, Any]]
     claims: str  # only claims that begin so
 
-    @property
-    def path(self) -> Path:
-        """The configuration, from where the package keeps them."""
-        path = Path(str(files("leakscope").joinpath("configs", self.config)))
-        if not path.is_file():
-            raise UsageError(f"{self.name} needs configs/{self.config}, which this version does not have yet")
-        return path
-
-    def scale(self, wanted: str) -> str | None:
+    def protocol(self, wanted: str) -> tuple[Path, str | None]:
+        """The configuration that repeats it, from where the package keeps them, and the scale to ask of that."""
         if wanted not in self.scales:
-            raise UsageError(f"{self.name} has no scale {wanted!r} yet; it has: {', '.join(self.scales)}")
-        return self.scales[wanted]
+            raise UsageError(f"{self.name} has no scale {wanted!r}; it has: {', '.join(self.scales)}")
+        config, scale = self.scales[wanted]
+        return Path(str(files("leakscope").joinpath("configs", config))), scale
 
 
 def reproductions() -> dict[str, Reproduction]:
@@ -77,10 +71,12 @@ def compared(entry: Reproduction, ours: Figures) -> list[Compared]:
     rows = []
     for figure in entry.figures:
         times = figure.get("times", 1.0)
-        names: Mapping[str, str] = figure.get("names", {})  # what a published name is called here
+        # What a published name is called here; of several, the one that was run.
+        names: Mapping[str, str | list[str]] = figure.get("names", {})
         for captured, value in _walk(theirs, figure["published"].split("/")):
-            steps = iter([names.get(word, word) for word in captured])
-            path = [next(steps) if part == "*" else part for part in figure["obtained"].split("/")]
+            steps = iter(captured)
+            wanted = [next(steps) if part == "*" else part for part in figure["obtained"].split("/")]
+            path = [names.get(word, word) for word in wanted]
             found = _follow(ours, path)
             mean, low, high = _interval(found)
             scaled = (None if number is None else times * number for number in (mean, low, high))
@@ -89,21 +85,22 @@ def compared(entry: Reproduction, ours: Figures) -> list[Compared]:
 
 
 def _interval(found: Any) -> tuple[float | None, float | None, float | None]:
+    if isinstance(found, list):  # one number a training
+        return fmean(found), None, None
     if isinstance(found, Mapping):
         return found.get("mean"), found.get("low"), found.get("high")
     return (float(found), None, None) if isinstance(found, int | float) else (None, None, None)
 
 
 def _keyed(tree: Any) -> Mapping[str, Any]:
-    """Children by name; of a list by position, or by the defence an entry is about."""
+    """Children by name; of a list by the defence an entry is about, its name, or its place."""
     if isinstance(tree, Mapping):
         return tree
     if isinstance(tree, list):
         keyed: dict[str, Any] = {}
         for place, item in enumerate(tree):
-            keyed.setdefault(
-                str(item["defense"]) if isinstance(item, Mapping) and "defense" in item else str(place), item
-            )
+            own = item if isinstance(item, Mapping) else {}
+            keyed.setdefault(str(own.get("defense", own.get("name", place))), item)
         return keyed
     return {}
 
@@ -122,7 +119,8 @@ def _walk(tree: Any, path: list[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
                 yield ((name, *captured) if step == "*" else captured), value
 
 
-def _follow(tree: Any, path: list[str]) -> Any:
+def _follow(tree: Any, path: list[str | list[str]]) -> Any:
     for step in path:
-        tree = _keyed(tree).get(step)
+        children = _keyed(tree)
+        tree = next((children[name] for name in ([step] if isinstance(step, str) else step) if name in children), None)
     return tree
