@@ -177,12 +177,16 @@ def test_schedules_warm_up_and_never_rise_after(schedule: str) -> None:
     assert replace(training, warmup=0.0).learning_rate_at(0.0) == pytest.approx(0.5)
 
 
-def test_augmentation_shifts_and_mirrors_whole_pictures() -> None:
-    x = torch.zeros(64, 3, 16, 16)
+@pytest.mark.parametrize(("channels", "mirror"), [(3, True), (1, True), (1, False)])
+def test_augmentation_shifts_and_mirrors_whole_pictures(channels: int, mirror: bool) -> None:
+    x = torch.zeros(64, channels, 16, 16)
     x[:, :, 6:10, 5:8] = torch.arange(1.0, 13).view(4, 3)
-    out = _augmented(x, generator(0, "shift"))
+    out = _augmented(x, generator(0, "shift"), mirror=mirror)
     torch.testing.assert_close(out.flatten(1).sum(1), x.flatten(1).sum(1))  # nothing near the border to lose
     assert len({tuple(row.flatten().tolist()) for row in out}) > 10
+    largest, second = out[:, 0].flatten(1).topk(2).indices.T % 16  # columns of 12 and of 11, on its left
+    turned = (largest < second).float().mean().item()
+    assert 0.3 < turned < 0.7 if mirror else turned == 0
 
 
 @pytest.mark.parametrize(

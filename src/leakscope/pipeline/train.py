@@ -34,7 +34,8 @@ class Training:
     schedule: Literal["cosine", "multistep", "fifths", "constant"] = "cosine"
     warmup: float = 0.05  # share of all steps
     patience: int | None = None  # epochs without a better validation accuracy
-    augment: bool = False  # shifts of up to an eighth, mirror images for colour pictures
+    # Shifts of up to an eighth, and mirror images of colour pictures, or of all where "mirrored" (faces, not digits).
+    augment: bool | Literal["mirrored"] = False
     mixed_precision: bool = False
 
     def __post_init__(self) -> None:
@@ -152,7 +153,7 @@ class _Run:
                 index = order[number * size : (number + 1) * size]
                 x, y = self.data.images[index], self.data.labels[index].to(self.device)
                 if training.augment:
-                    x = _augmented(x, shifts)
+                    x = _augmented(x, shifts, mirror=x.shape[1] == 3 or training.augment == "mirrored")
                 x = x.to(self.device)
                 rate = training.learning_rate_at((epoch + (number + 0.5) / self.steps) / max(training.epochs, 1))
                 for group in self.optimizer.param_groups:
@@ -250,15 +251,15 @@ def _optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.opti
     return torch.optim.AdamW(parameters, rate, weight_decay=decay)
 
 
-def _augmented(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Each picture shifted by up to an eighth of its side; colour pictures mirrored half the time."""
-    n, channels, height, width = x.shape
+def _augmented(x: Tensor, rng: torch.Generator, *, mirror: bool) -> Tensor:
+    """Each picture shifted by up to an eighth of its side and, if asked for, mirrored half the time."""
+    n, _, height, width = x.shape
     reach = max(1, height // 8)
     padded = F.pad(x, (reach,) * 4)
     top, left = torch.randint(0, 2 * reach + 1, (2, n, 1, 1), generator=rng)
     rows = top + torch.arange(height).view(1, -1, 1)  # N×H×1
     columns = left + torch.arange(width).view(1, 1, -1)  # N×1×W
-    if channels == 3:
+    if mirror:
         mirrored = torch.rand(n, 1, 1, generator=rng) < 0.5
         columns = torch.where(mirrored, columns.flip(-1), columns)
     # Advanced indices around the slice put their N×H×W first and the channels last.
