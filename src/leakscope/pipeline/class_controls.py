@@ -61,14 +61,11 @@ def class_controls(desk: Desk) -> dict[str, Any]:
     """Positive: a target that hides nothing. Negative: targets that know nothing, and other people's names."""
     judge = desk.judge
     assert judge is not None
-    accepted = {label(attack): _accepted(desk, attack) for attack in desk.plan.attacks}
-    shuffled = _shuffled(desk, judge)
-    ignorant = {target.record["model"]: _at_chance(desk, target) for target in _ignorant(desk)}
-    values = {
-        f"{attack}, {name}": low
-        for name, own in {"shuffled identities": shuffled, **ignorant}.items()
-        for attack, low in own.items()
-    }
+    shuffled = {f"{attack}, shuffled identities": low for attack, low in _shuffled(desk, judge).items()}
+    found = {label(attack): class_control(desk, attack) for attack in desk.plan.attacks}
+    accepted = {name: control["accepted"] for name, control in found.items()}
+    ignorant = {f"{name}, {who}": low for name, own in found.items() for who, low in own["ignorant"].items()}
+    values = {**shuffled, **ignorant}
     worst = max(values.values())
     return {
         "positive": {
@@ -87,6 +84,14 @@ def class_controls(desk: Desk) -> dict[str, Any]:
             " labels, the names of other identities (low end of the 95 % interval of leak)",
         },
         "canary": {"passed": None, "what": "planted features are a control of attacks on pictures"},
+    }
+
+
+def class_control(desk: Desk, attack: Attack) -> dict[str, Any]:
+    """One attack on a target that hides nothing, and on those that know nothing (low ends of leak)."""
+    return {
+        "accepted": _accepted(desk, attack),
+        "ignorant": {target.record["model"]: _at_chance(desk, target, attack) for target in _ignorant(desk)},
     }
 
 
@@ -131,15 +136,12 @@ def _ignorant(desk: Desk) -> list[Target]:
     ]
 
 
-def _at_chance(desk: Desk, target: Target) -> dict[str, float]:
-    """For every attack the low end of the interval of leak on a target that knows nothing."""
-    found = {}
-    for attack in desk.plan.attacks:
-        low = desk.attack(target, attack, desk.plan.seeds[0]).row["metrics"]["leak"]["low"]
-        found[label(attack)] = low
-        if low > controls.NEGATIVE_LEAK:
-            desk.flags.append(Flag("negative-control", f"{label(attack)} on {target.record['model']}"))
-    return found
+def _at_chance(desk: Desk, target: Target, attack: Attack) -> float:
+    """The low end of the interval of leak on a target that knows nothing."""
+    low = float(desk.attack(target, attack, desk.plan.seeds[0]).row["metrics"]["leak"]["low"])
+    if low > controls.NEGATIVE_LEAK:
+        desk.flags.append(Flag("negative-control", f"{label(attack)} on {target.record['model']}"))
+    return low
 
 
 def _shuffled(desk: Desk, judge: EvaluationNetwork) -> dict[str, float]:

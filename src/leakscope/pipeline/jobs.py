@@ -16,6 +16,7 @@ from leakscope.core.experiment import AttackPlan, result_key
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.models.resolve import resolve
 from leakscope.pipeline.audit import inverts_control
+from leakscope.pipeline.class_controls import class_control
 from leakscope.pipeline.config import AuditConfig, load_data
 from leakscope.pipeline.desk import Desk
 from leakscope.pipeline.execute import Case, Target, Workplace, realise, run_prepare, target_plan
@@ -55,8 +56,8 @@ def plan_jobs(plan: Plan, *, threat: str = "all", controls: bool = True) -> list
                 needs = (*needs, jobs[-1].id)
             makes = (("attack", attacked.key(victims)), _scores_of(plan, attacked.key(victims)))
             jobs.append(Job("attack", makes[1][1], makes, needs + judges, config, own, named, len(plan.victims)))
-    if controls and not plan.rebuilds_classes:
-        jobs += _control_jobs(plan, next(job for job in jobs if job.stage == "target"), config, victims)
+    if controls:
+        jobs += _control_jobs(plan, next(job for job in jobs if job.stage == "target"), judges, config, victims)
     return jobs
 
 
@@ -75,19 +76,21 @@ def _judge_job(plan: Plan, config: Plain, row: Plain, splits: str) -> Job:
     return Job("judge", key, (("judge", key),), (), config, {}, named, effort)
 
 
-def _control_jobs(plan: Plan, target: Job, config: Plain, victims: str) -> list[Job]:
-    """The positive control of every attack; the first target tells the shape of features."""
+def _control_jobs(plan: Plan, target: Job, judges: tuple[str, ...], config: Plain, victims: str) -> list[Job]:
+    """The controls of every attack; the first target tells the shape of features."""
     jobs = []
     for attack in plan.attacks:
         identity = {
             "control": describe(AttackPlan(target.key, plan.threat, attack, plan.seeds[0])),
             "victims": victims,
             "metrics": [describe(metric) for metric in plan.metrics],
+            **({"judge": judges[0]} if judges else {}),
         }
         key = digest(identity)
         choice = {**target.choice, "attack": describe(attack)}
         row = {**target.row, "defense": "control", "attack": label(attack)}
-        jobs.append(Job("control", key, (("control", key),), (target.id,), config, choice, row, len(plan.victims)))
+        needs, made = (target.id, *judges), (("control", key),)
+        jobs.append(Job("control", key, made, needs, config, choice, row, len(plan.victims)))
     return jobs
 
 
@@ -160,9 +163,12 @@ def _attack(desk: Desk, job: Job) -> None:
 def _control(desk: Desk, job: Job) -> None:
     attack = _named(desk.plan.attacks, job.choice["attack"])
     own = Desk(desk.plan, desk.place)  # the flags of this control only
-    shape = tuple(_target(desk, job).record["feature_shape"])
-    leak = inverts_control(own, attack, shape, len(desk.plan.splits.private.classes))
-    summary = {"attack": label(attack), "leak": leak, "flags": [flag.id for flag in own.flags]}
+    if desk.plan.rebuilds_classes:
+        found: Plain = class_control(own, attack)
+    else:
+        shape = tuple(_target(desk, job).record["feature_shape"])
+        found = {"leak": inverts_control(own, attack, shape, len(desk.plan.splits.private.classes))}
+    summary = {"attack": label(attack), **found, "flags": [flag.id for flag in own.flags]}
     desk.place.store.put("control", job.key, {"summary": summary})
 
 
