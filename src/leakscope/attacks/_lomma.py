@@ -24,6 +24,7 @@ from torch import Tensor
 
 from leakscope.attacks._draws import ClassDraws, seed_from
 from leakscope.attacks._identity_losses import IDENTITY_LOSSES, IdentityLoss
+from leakscope.attacks._latent_descent import LatentAttack
 from leakscope.attacks._students import Student, distilled
 from leakscope.attacks._white_box import WhiteBox
 from leakscope.core import progress, seeds
@@ -36,32 +37,6 @@ _CHUNK = 256
 
 Loss = Literal["logit", "cross-entropy"]
 FeatureTarget = Literal["mean", "sampled"]
-
-
-def check(students: tuple[int, ...], epochs: int, feature_weight: float) -> None:
-    if any(width < 1 for width in students) or epochs < 0:
-        raise ValueError("students are widths of 1 or more, such as [16, 24, 32], and epochs 0 or more")
-    if feature_weight < 0:
-        raise ValueError("feature_weight must be 0 or more")
-
-
-def prepare(view: View, students: tuple[int, ...], epochs: int, rng: torch.Generator) -> Prepared:
-    """Feature statistics of the target on public pictures, and its students."""
-    if "public" not in view:
-        raise UsageError("LOMMA learns from public pictures; let the threat model grant public_data")
-    target, seed = WhiteBox(view, rng), seed_from(rng)
-    images = view.public.images
-    scores, mean, deviation = _answers(target, images, view.device)
-    tensors = {"features.mean": mean, "features.deviation": deviation}
-    curves: list[list[float]] = []
-    for number, width in enumerate(students):
-        progress.say(f"student {number + 1} of {len(students)}, width {width}")
-        with seeds.ambient(seed, "student", number):
-            student = Student(view.image_shape, scores.shape[1], width).to(view.device)
-        taught, curve = distilled(student, images.to(view.device), scores, epochs, seeds.derive(seed, number))
-        curves.append(curve)
-        tensors.update({f"students.{number}.{name}": t.contiguous() for name, t in taught.state_dict().items()})
-    return Prepared(tensors, {"classes": scores.shape[1], "distillation": curves})
 
 
 @torch.no_grad()
@@ -111,25 +86,52 @@ REFERENCES: dict[str, Callable[[LommaTerm, int, ClassDraws], Tensor]] = {
 }
 
 
-def identity_term(
-    view: View,
-    prepared: Prepared,
-    rng: torch.Generator,
-    *,
-    loss: Loss,
-    students: tuple[int, ...],
-    feature_weight: float,
-    feature: FeatureTarget,
-) -> LommaTerm:
-    taught = []
-    for number, width in enumerate(students):
-        with seeds.ambient(0, "student"):  # weights are drawn, then replaced
-            student = Student(view.image_shape, prepared.notes["classes"], width)
-        prefix = f"students.{number}."
-        own = {k.removeprefix(prefix): tensor for k, tensor in prepared.tensors.items() if k.startswith(prefix)}
-        student.load_state_dict(own)
-        taught.append(student.to(view.device).eval().requires_grad_(False))
-    return LommaTerm(
-        WhiteBox(view, rng), taught, prepared.tensors["features.mean"], prepared.tensors["features.deviation"],
-        IDENTITY_LOSSES[loss], feature_weight, REFERENCES[feature],
-    )  # fmt: skip
+class Lomma(LatentAttack):
+    """A descent in latents towards the term above."""
+
+    learning_rate: float
+    loss: Loss
+    students: tuple[int, ...]  # widths
+    epochs: int  # of distillation
+    feature_weight: float
+    feature: FeatureTarget
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.images < 1 or self.learning_rate <= 0:
+            raise ValueError("steps must be 0 or more, images 1 or more and learning_rate positive")
+        if any(width < 1 for width in self.students) or self.epochs < 0:
+            raise ValueError("students are widths of 1 or more, such as [16, 24, 32], and epochs 0 or more")
+        if self.feature_weight < 0:
+            raise ValueError("feature_weight must be 0 or more")
+
+    def prepare(self, view: View, rng: torch.Generator) -> Prepared:
+        """Feature statistics of the target on public pictures, and its students."""
+        if "public" not in view:
+            raise UsageError("LOMMA learns from public pictures; let the threat model grant public_data")
+        target, seed = WhiteBox(view, rng), seed_from(rng)
+        images = view.public.images
+        scores, mean, deviation = _answers(target, images, view.device)
+        tensors = {"features.mean": mean, "features.deviation": deviation}
+        curves: list[list[float]] = []
+        for number, width in enumerate(self.students):
+            progress.say(f"student {number + 1} of {len(self.students)}, width {width}")
+            with seeds.ambient(seed, "student", number):
+                student = Student(view.image_shape, scores.shape[1], width).to(view.device)
+            taught, curve = distilled(student, images.to(view.device), scores, self.epochs, seeds.derive(seed, number))
+            curves.append(curve)
+            tensors.update({f"students.{number}.{name}": t.contiguous() for name, t in taught.state_dict().items()})
+        return Prepared(tensors, {"classes": scores.shape[1], "distillation": curves})
+
+    def identity(self, view: View, prepared: Prepared, rng: torch.Generator) -> LommaTerm:
+        taught = []
+        for number, width in enumerate(self.students):
+            with seeds.ambient(0, "student"):  # weights are drawn, then replaced
+                student = Student(view.image_shape, prepared.notes["classes"], width)
+            prefix = f"students.{number}."
+            own = {k.removeprefix(prefix): tensor for k, tensor in prepared.tensors.items() if k.startswith(prefix)}
+            student.load_state_dict(own)
+            taught.append(student.to(view.device).eval().requires_grad_(False))
+        return LommaTerm(
+            WhiteBox(view, rng), taught, prepared.tensors["features.mean"], prepared.tensors["features.deviation"],
+            IDENTITY_LOSSES[self.loss], self.feature_weight, REFERENCES[self.feature],
+        )  # fmt: skip

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from leakscope.attacks._class_search import ClassAttack, classes_of, rebuild
-from leakscope.attacks._draws import ClassDraws, seed_from
-from leakscope.attacks._identity_losses import cross_entropy
-from leakscope.attacks._latent_descent import GaussianDescent
-from leakscope.attacks._white_box import WhiteBox
-from leakscope.core.attack import ATTACKS, Observed, Prepared, Reconstruction
+from leakscope.attacks._latent_descent import GaussianDescent, LatentAttack
+from leakscope.core.attack import ATTACKS
 from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.spec import nested
-from leakscope.core.threat import Access, View
 
 
 @ATTACKS.register("kedmi")
 @dataclass(frozen=True)
-class Kedmi(ClassAttack):
+class Kedmi(LatentAttack):
     """Fits one Gaussian of latents a class, in a GAN whose critic was taught the target's soft labels.
 
     min_{μ,σ} E_ε[ implausibility(G(z)) + `weight`·CE(T(G(z)), y) ],  z = clip(μ + σ⊙ε), ε ~ N(0, I),
@@ -42,31 +33,12 @@ class Kedmi(ClassAttack):
     weight: float = 100.0
     bound: float = 1.0
 
-    needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.HEAD})
-    white_box: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if self.steps < 0 or self.images < 1:
             raise ValueError("steps must be 0 or more and images 1 or more")
         if self.learning_rate <= 0 or self.bound <= 0 or self.weight < 0:
             raise ValueError("learning_rate and bound must be positive and weight 0 or more")
 
-    def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
-        del prepared
-        target, seed = WhiteBox(view, rng), seed_from(rng)
-        generator = view.prior(self.prior)
-        descent = GaussianDescent(self.steps, self.learning_rate, self.log_variance, self.weight, self.bound)
-
-        def identity(images: Tensor, labels: Tensor, draws: ClassDraws) -> Tensor:
-            return cross_entropy(target.scores(images), labels)
-
-        return rebuild(
-            self.kind_name,
-            classes_of(seen, view, self.kind_name),
-            per_class=self.images,
-            rows=1,
-            steps=self.steps,
-            search=lambda chunk, course: descent(
-                generator, identity, chunk, self.images, ClassDraws(seed, "latents", chunk, view.device), course
-            ),
-        )
+    @property
+    def descent(self) -> GaussianDescent:
+        return GaussianDescent(self.steps, self.learning_rate, self.weight, self.bound, self.log_variance)

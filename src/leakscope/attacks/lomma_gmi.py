@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
-
-from leakscope.attacks._class_search import ClassAttack, classes_of, rebuild
-from leakscope.attacks._draws import ClassDraws, seed_from
 from leakscope.attacks._latent_descent import Lookahead
-from leakscope.attacks._lomma import FeatureTarget, Loss, check, identity_term, prepare
-from leakscope.core.attack import ATTACKS, Observed, Prepared, Reconstruction
+from leakscope.attacks._lomma import FeatureTarget, Lomma, Loss
+from leakscope.core.attack import ATTACKS
 from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.spec import nested
-from leakscope.core.threat import Access, View
 
 
 @ATTACKS.register("lomma-gmi")
 @dataclass(frozen=True)
-class LommaGmi(ClassAttack):
+class LommaGmi(Lomma):
     """GMI with the logit instead of the cross-entropy, a pull on the features, and students beside the target.
 
     min_z implausibility(G(z)) + 100·L_id(G(z), y), by `gmi`'s descent; L_id is in `_lomma`:
@@ -43,31 +37,6 @@ class LommaGmi(ClassAttack):
     feature_weight: float = 1.0
     feature: FeatureTarget = "mean"
 
-    needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.HEAD})
-    white_box: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.steps < 0 or self.images < 1 or self.learning_rate <= 0:
-            raise ValueError("steps must be 0 or more, images 1 or more and learning_rate positive")
-        check(self.students, self.epochs, self.feature_weight)
-
-    def prepare(self, view: View, rng: torch.Generator) -> Prepared:
-        return prepare(view, self.students, self.epochs, rng)
-
-    def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
-        term = identity_term(
-            view, prepared, rng, loss=self.loss, students=self.students,
-            feature_weight=self.feature_weight, feature=self.feature,
-        )  # fmt: skip
-        seed, generator = seed_from(rng), view.prior(self.prior)
-        descent = Lookahead(self.steps, self.learning_rate)
-        return rebuild(
-            self.kind_name,
-            classes_of(seen, view, self.kind_name),
-            per_class=self.images,
-            rows=self.images,
-            steps=self.steps,
-            search=lambda chunk, course: descent(
-                generator, term, chunk, self.images, ClassDraws(seed, "latents", chunk, view.device), course
-            ),
-        )
+    @property
+    def descent(self) -> Lookahead:
+        return Lookahead(self.steps, self.learning_rate)
