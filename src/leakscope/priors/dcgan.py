@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.core import seeds
-from leakscope.core.data import ImageSet
-from leakscope.core.prior import PRIORS, Generator, Prior, PriorState, Scores
-from leakscope.core.spec import describe, digest
-from leakscope.priors._convolutional import Critic, Upward, ladder, recalibrate, settled
-from leakscope.priors._duel import Duel
-from leakscope.priors._game import Batches, Pace, Players, play
+from leakscope.core.prior import PRIORS, Generator, PriorState
+from leakscope.priors._adversarial import AdversarialPrior
+from leakscope.priors._convolutional import Critic, Upward, recalibrate, settled
+from leakscope.priors._game import Pace
 from leakscope.priors._losses import LOSSES
-from leakscope.priors._opening import imitate_components
-from leakscope.priors._pictures import fitting, require_size
 
 _CALIBRATED = 2048  # latents behind the statistics of batch normalisation
 
 
 @PRIORS.register("dcgan")
 @dataclass(frozen=True)
-class Dcgan(Prior):
+class Dcgan(AdversarialPrior):
     """A transposed-convolution generator and a strided-convolution critic, trained against each other.
 
     The equations of each `loss` are in `_losses`. Weights are averaged over the steps, θ̄ ← βθ̄ + (1 − β)θ,
@@ -55,65 +49,29 @@ class Dcgan(Prior):
     average: float = 0.995
     opening: int = 300  # steps of imitating the principal components first; 0: none
 
-    has_critic: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        if min(self.width, self.latent, self.critic_steps, self.penalty_every) < 1:
-            raise ValueError("width, latent, critic_steps and penalty_every must be 1 or more")
-        if self.steps < 0 or self.opening < 0 or self.batch < 2:
-            raise ValueError("steps and opening must be 0 or more and batch 2 or more")
-        if self.learning_rate <= 0 or self.penalty < 0 or not 0 <= self.average < 1:
-            raise ValueError("learning_rate must be positive, penalty 0 or more and average in [0, 1)")
+        super().__post_init__()
+        if self.critic_steps < 1:
+            raise ValueError("critic_steps must be 1 or more")
 
-    def require(self, shape: tuple[int, int, int]) -> None:
-        ladder(shape)
-        require_size(self.kind_name, self.size, shape)
+    def network(self, shape: tuple[int, int, int]) -> Upward:
+        return Upward(shape, self.latent, self.width)
 
-    def fit(
-        self,
-        public: ImageSet,
-        rng: torch.Generator,
-        *,
-        device: torch.device,
-        checkpoint: Path | None = None,
-        scores: Scores | None = None,
-        start: PriorState | None = None,
-    ) -> PriorState:
-        del scores, start
-        images = fitting(self, public)
-        seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
-        with seeds.ambient(seed, "networks"):
-            players = Players(Upward(public.shape, self.latent, self.width), self._critic(public.shape))
-        players = settled(players, device)
-        rules = Duel(
-            LOSSES[self.loss], Batches(images, self.batch, device), self.latent, self.penalty, self.penalty_every
-        )
-        pace = Pace(self.steps, self.critic_steps, self.learning_rate, self.average)
-        identity = digest([describe(self), public.digest(), seed])
-        opening = partial(
-            imitate_components, players, images,
-            latent=self.latent, steps=self.opening, batch=self.batch, seed=seed,
-        )  # fmt: skip
-        course = play(
-            players, rules, pace,
-            seed=seed, name="dcgan", identity=identity, checkpoint=checkpoint, opening=opening,
-        )  # fmt: skip
-        z = torch.randn(_CALIBRATED, self.latent, generator=seeds.generator(seed, "calibrate")).to(device)
-        recalibrate(players.average, z, 256)
-        tensors = {
-            f"{part}.{name}": tensor.contiguous()
-            for part, network in (("network", players.average), ("critic", players.critic))
-            for name, tensor in network.state_dict().items()
-        }
-        return PriorState(tensors, {"shape": list(public.shape), **course.notes()})
-
-    def _critic(self, shape: tuple[int, int, int]) -> Critic:
+    def critic(self, shape: tuple[int, int, int]) -> Critic:
         # The published critic of WGAN-GP is normalised, which a penalty on single pictures allows.
         return Critic(shape, self.width, normalized=self.loss == "wgan-gp")
 
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.steps, self.critic_steps, self.learning_rate, self.average)
+
+    def finish(self, network: nn.Module, seed: int) -> None:
+        z = torch.randn(_CALIBRATED, self.latent, generator=seeds.generator(seed, "calibrate"))
+        recalibrate(network, z.to(next(network.parameters()).device), 256)
+
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         network = ConvolutionalGenerator(
-            state.shape, Upward(state.shape, self.latent, self.width), self._critic(state.shape), self.loss, self.latent
+            state.shape, self.network(state.shape), self.critic(state.shape), self.loss, self.latent
         )
         network.load_state_dict(state.tensors)
         return settled(network, device).eval().requires_grad_(False)

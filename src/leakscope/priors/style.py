@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -13,17 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core import seeds
-from leakscope.core.data import ImageSet
-from leakscope.core.prior import PRIORS, Generator, Prior, PriorState, Scores
-from leakscope.core.spec import describe, digest
+from leakscope.core.prior import PRIORS, Generator, PriorState
+from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, ladder, settled
-from leakscope.priors._duel import Duel
-from leakscope.priors._game import Batches, Pace, Players, play
 from leakscope.priors._losses import LOSSES
 from leakscope.priors._mapping import Mapping
 from leakscope.priors._modulation import GAIN, SLOPE, ScaledLinear, demodulation
-from leakscope.priors._opening import imitate_components
-from leakscope.priors._pictures import fitting, require_size
 from leakscope.priors._styled import StyledGenerator
 
 _AVERAGED = 8192  # latents behind the mean style
@@ -32,7 +25,7 @@ _MAPPING_RATE = 0.1  # the mapping network learns slower than the rest; 0.01 in 
 
 @PRIORS.register("style")
 @dataclass(frozen=True)
-class Style(Prior):
+class Style(AdversarialPrior):
     """A mapping network z ↦ w and modulated convolutions that read w at every size.
 
     w = LReLU_{0.2}(W_d(… LReLU_{0.2}(W_1 z/‖z‖))); each layer convolves with weights w_oi·s_i(w), scaled to
@@ -58,65 +51,25 @@ class Style(Prior):
     average: float = 0.995
     opening: int = 300  # steps of imitating the principal components first; 0: none
 
-    has_critic: ClassVar[bool] = True
     has_mapping: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if min(self.width, self.latent, self.depth, self.penalty_every) < 1:
-            raise ValueError("width, latent, depth and penalty_every must be 1 or more")
-        if self.steps < 0 or self.opening < 0 or self.batch < 2:
-            raise ValueError("steps and opening must be 0 or more and batch 2 or more")
-        if self.learning_rate <= 0 or self.penalty < 0 or not 0 <= self.average < 1:
-            raise ValueError("learning_rate must be positive, penalty 0 or more and average in [0, 1)")
+        super().__post_init__()
+        if self.depth < 1:
+            raise ValueError("depth must be 1 or more")
 
-    def require(self, shape: tuple[int, int, int]) -> None:
-        ladder(shape)
-        require_size(self.kind_name, self.size, shape)
-
-    def fit(
-        self,
-        public: ImageSet,
-        rng: torch.Generator,
-        *,
-        device: torch.device,
-        checkpoint: Path | None = None,
-        scores: Scores | None = None,
-        start: PriorState | None = None,
-    ) -> PriorState:
-        del scores, start
-        images = fitting(self, public)
-        seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
-        with seeds.ambient(seed, "networks"):
-            players = Players(self._network(public.shape), Critic(public.shape, self.width, normalized=False))
-        players = settled(players, device)
-        batches = Batches(images, self.batch, device)
-        rules = Duel(LOSSES[self.loss], batches, self.latent, self.penalty, self.penalty_every)
-        pace = Pace(self.steps, 1, self.learning_rate, self.average)
-        identity = digest([describe(self), public.digest(), seed])
-        opening = partial(
-            imitate_components, players, images,
-            latent=self.latent, steps=self.opening, batch=self.batch, seed=seed,
-        )  # fmt: skip
-        course = play(
-            players, rules, pace,
-            seed=seed, name="style", identity=identity, checkpoint=checkpoint, opening=opening,
-        )  # fmt: skip
-        average = players.average
-        assert isinstance(average, StyleNetwork)
-        average.find_mean_style(torch.randn(_AVERAGED, self.latent, generator=seeds.generator(seed, "mean style")))
-        tensors = {
-            f"{part}.{name}": tensor.contiguous()
-            for part, network in (("network", average), ("critic", players.critic))
-            for name, tensor in network.state_dict().items()
-        }
-        return PriorState(tensors, {"shape": list(public.shape), **course.notes()})
-
-    def _network(self, shape: tuple[int, int, int]) -> StyleNetwork:
+    def network(self, shape: tuple[int, int, int]) -> StyleNetwork:
         return StyleNetwork(shape, self.latent, self.width, self.depth)
 
+    def critic(self, shape: tuple[int, int, int]) -> Critic:
+        return Critic(shape, self.width, normalized=False)
+
+    def finish(self, network: nn.Module, seed: int) -> None:
+        assert isinstance(network, StyleNetwork)
+        network.find_mean_style(torch.randn(_AVERAGED, self.latent, generator=seeds.generator(seed, "mean style")))
+
     def generator(self, state: PriorState, device: torch.device) -> Generator:
-        network = self._network(state.shape)
-        critic = Critic(state.shape, self.width, normalized=False)
+        network, critic = self.network(state.shape), self.critic(state.shape)
         for part, module in (("network.", network), ("critic.", critic)):
             module.load_state_dict({k.removeprefix(part): t for k, t in state.tensors.items() if k.startswith(part)})
         finished = StyledGenerator(
