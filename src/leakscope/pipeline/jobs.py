@@ -83,8 +83,7 @@ def _control_jobs(plan: Plan, target: Job, judges: tuple[str, ...], config: Plai
         identity = {
             "control": describe(AttackPlan(target.key, plan.threat, attack, plan.seeds[0])),
             "victims": victims,
-            "metrics": [describe(metric) for metric in plan.metrics],
-            **({"judge": judges[0]} if judges else {}),
+            "judged": list(judges) or [describe(metric) for metric in plan.metrics],
         }
         key = digest(identity)
         choice = {**target.choice, "attack": describe(attack)}
