@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 import torch
 
 from leakscope.core.errors import UsageError
+from leakscope.core.spec import label
 from leakscope.pipeline.audit import run_audit
 from leakscope.pipeline.class_controls import templates
 from leakscope.pipeline.config import AuditConfig
 from leakscope.pipeline.document import Audit
 from leakscope.pipeline.execute import Workplace
 from leakscope.pipeline.folder import write_folder
+from leakscope.pipeline.job import Job, shared
+from leakscope.pipeline.jobs import Workshop, plan_jobs
 from leakscope.pipeline.plan import make_plan
 from leakscope.store import Store
 
@@ -54,6 +58,22 @@ def test_controls_compare_with_those_who_know_nothing(audit: Audit) -> None:
     assert set(floors) == {"mean", "random-public", "nearest-public", "sample of linear:components=24"}
     assert floors["sample of linear:components=24"]["attack-accuracy"]["mean"] < 0.5
     assert 0 < audit.document["controls"]["positive"]["ceiling"] <= 1
+
+
+def test_jobs_leave_nothing_for_the_audit_to_compute(audit: Audit, tmp_path: Path) -> None:
+    """Any process may do them, controls included; the audit that follows gives what it gives alone."""
+    store = Store(tmp_path)
+    workshop = Workshop(store.root, torch.device("cpu"))
+    plan = make_plan(AuditConfig.checked(SETTINGS))
+    jobs = shared(plan_jobs(plan))
+    assert [job.row["attack"] for job in jobs if job.stage == "control"] == [label(attack) for attack in plan.attacks]
+    for job in jobs:
+        workshop.run(Job.from_json(json.loads(json.dumps(job.as_json()))))
+    before = {kind: store.keys(kind) for kind in ("attack", "result", "permuted", "evaluator", "target", "prior")}
+    again = run_audit(plan, Workplace(store, torch.device("cpu")), command="test")
+    assert {kind: store.keys(kind) for kind in before} == before
+    assert again.document["controls"] == audit.document["controls"]
+    assert [row["metrics"] for row in again.results] == [row["metrics"] for row in audit.results]
 
 
 def test_the_target_that_hides_nothing_scores_squared_distances() -> None:
