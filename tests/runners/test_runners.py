@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,38 @@ def test_ray_agrees_to_the_last_digit_and_survives_a_lost_worker(tmp_path: Path,
     runner._start = usual
     run(runner, store, tmp_path)
     assert scores(store) == undisturbed
+
+
+def test_a_ray_node_that_vanishes_is_one_line_about_the_job_it_ran(tmp_path: Path) -> None:
+    """A real node beside the head of a real cluster, killed in the middle of a job."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
+    from ray.cluster_utils import Cluster
+
+    from leakscope.runners.ray_cluster import Ray
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=1)
+    runner = Ray(Store(tmp_path / "store").root, "cpu", address=cluster.address, workers=1)
+    try:
+        begun = tmp_path / "begun"
+        runner._start = ray.remote(num_cpus=1, max_retries=0)(_begin_and_stay)
+        runner.submit([{"stage": "target", "key": "k", "begun": str(begun)}])
+        until = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        cluster.remove_node(node, allow_graceful=False)
+        happened: list[Any] = []
+        while not happened and time.monotonic() < until:
+            happened = runner.wait(1.0)
+    finally:
+        runner.close()
+        cluster.shutdown()
+    assert [(outcome.job, outcome.error) for outcome in happened] == [("target-k", "the Ray node vanished")]
+
+
+def _begin_and_stay(job: Any, *place: Any) -> None:
+    Path(job["begun"]).touch()
+    time.sleep(600)
 
 
 def _die(*job: Any) -> None:
