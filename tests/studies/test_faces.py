@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from leakscope.core import seeds
-from leakscope.studies import faces
-from leakscope.studies.faces import FacesStudy, Grid, Key
+from leakscope.studies import _faces_claims as claimed
+from leakscope.studies._faces_grid import Grid, Key
+from leakscope.studies.faces import FacesStudy, _delta
 from leakscope.studies.study import Run, Runs, published
 
 NONE, SHALLOW, DEEP, FIRST = "none", "tl-dmi:layer=block1", "tl-dmi:layer=block4", "tl-dmi:layer=block4,tuned=first"
@@ -77,16 +78,24 @@ def test_transfer_learning_must_lower_the_leak_by_more_than_the_accuracy(
     leak: float, accuracy: float, outcome: str
 ) -> None:
     rates = {("main", NONE): {"gmi": 0.8}, ("main", DEEP): {"gmi": leak}}
-    [claim] = faces.defended(_grid(rates, {("main", NONE): 0.9, ("main", DEEP): accuracy}))
+    [claim] = claimed.defended(_grid(rates, {("main", NONE): 0.9, ("main", DEEP): accuracy}))
     assert claim.outcome == outcome
     assert DEEP in claim.text
 
 
+def test_a_defence_is_not_credited_with_a_search_that_got_stuck() -> None:
+    """Nobody is recognised, but neither did the target accept what was rebuilt."""
+    rates = {("main", NONE): {"gmi": 0.8}, ("main", DEEP): {"gmi": 0.1}}
+    accuracy = {("main", NONE): 0.9, ("main", DEEP): 0.88}
+    assert [claim.outcome for claim in claimed.defended(_grid(rates, accuracy, accepted=0.95))] == ["holds"]
+    assert [claim.outcome for claim in claimed.defended(_grid(rates, accuracy, accepted=0.8))] == ["cannot tell"]
+
+
 def test_nothing_is_claimed_from_fewer_than_three_trainings() -> None:
     clear = {"mean": 0.5, "low": 0.4, "high": 0.6, "seeds": 3}
-    assert faces._outcome(clear) == "holds"
-    assert faces._outcome({**clear, "low": -0.6, "high": -0.4}) == "does not hold"
-    assert faces._outcome({**clear, "seeds": 2}) == "cannot tell"
+    assert claimed._outcome(clear) == "holds"
+    assert claimed._outcome({**clear, "low": -0.6, "high": -0.4}) == "does not hold"
+    assert claimed._outcome({**clear, "seeds": 2}) == "cannot tell"
 
 
 def test_depth_and_the_control_of_first_layers() -> None:
@@ -95,13 +104,13 @@ def test_depth_and_the_control_of_first_layers() -> None:
         ("main", DEEP): {"gmi": 0.2}, ("main", FIRST): {"gmi": 0.7},
     }  # fmt: skip
     grid = _grid(rates, dict.fromkeys(rates, 0.8))
-    [depth] = faces.depth(grid)
+    [depth] = claimed.depth(grid)
     assert depth.outcome == "holds"
     assert FIRST not in depth.because
-    [first] = faces.last_layers(grid)
+    [first] = claimed.last_layers(grid)
     assert first.outcome == "holds"
     backwards = {**rates, ("main", SHALLOW): {"gmi": 0.1}, ("main", DEEP): {"gmi": 0.8}}
-    assert faces.depth(_grid(backwards, dict.fromkeys(rates, 0.8)))[0].outcome == "does not hold"
+    assert claimed.depth(_grid(backwards, dict.fromkeys(rates, 0.8)))[0].outcome == "does not hold"
 
 
 def test_matched_accuracy_and_another_kind_of_pictures() -> None:
@@ -111,10 +120,10 @@ def test_matched_accuracy_and_another_kind_of_pictures() -> None:
     }  # fmt: skip
     accuracy = dict(zip(rates, (0.9, 0.7, 0.69, 0.8, 0.4), strict=True))
     grid = _grid(rates, accuracy)
-    [matched] = faces.matched(grid)
+    [matched] = claimed.matched(grid)
     assert matched.outcome == "holds"
     assert "early-5" in matched.because
-    [other] = faces.domains(grid)
+    [other] = claimed.domains(grid)
     assert other.outcome == "holds"
     assert "40.0%" in other.because
 
@@ -125,7 +134,7 @@ def test_rivals_are_met_at_no_less_accuracy() -> None:
         ("main", "mid"): {"gmi": 0.9}, ("main", "bido-hsic"): {"gmi": 0.3}, ("main", "label-smoothing"): {"gmi": 0.5},
     }  # fmt: skip
     accuracy = dict(zip(rates, (0.9, 0.8, 0.5, 0.7, 0.75, 0.85), strict=True))
-    claims = {claim.text.split()[5]: claim for claim in faces.rivals(_grid(rates, accuracy))}
+    claims = {claim.text.split()[5]: claim for claim in claimed.rivals(_grid(rates, accuracy))}
     # The deepest leaks least, but cannot be compared: its accuracy is lower than anybody's.
     assert claims["mid"].outcome == "holds"
     assert SHALLOW in claims["mid"].because
@@ -136,13 +145,13 @@ def test_rivals_are_met_at_no_less_accuracy() -> None:
 def test_false_positives_count_only_where_the_target_is_convinced() -> None:
     rates = {("main", NONE): {"gmi": 0.9}, ("main", DEEP): {"gmi": 0.2}}
     accuracy = dict.fromkeys(rates, 0.9)
-    assert faces.false_positives(_grid(rates, accuracy))[0].outcome == "holds"
-    assert faces.false_positives(_grid(rates, accuracy, accepted=0.8))[0].outcome == "cannot tell"
+    assert claimed.false_positives(_grid(rates, accuracy))[0].outcome == "holds"
+    assert claimed.false_positives(_grid(rates, accuracy, accepted=0.8))[0].outcome == "cannot tell"
 
 
 def test_the_ordering_of_attacks_is_paired() -> None:
     grid = _grid({("main", NONE): {"gmi": 0.2, "kedmi": 0.8, "lomma-kedmi": 0.8}}, {("main", NONE): 0.9})
-    outcomes = [claim.outcome for claim in faces.ordering(grid)]
+    outcomes = [claim.outcome for claim in claimed.ordering(grid)]
     assert outcomes == ["holds", "cannot tell"]  # the same identities: not a difference at all
 
 
@@ -150,9 +159,9 @@ def test_delta_is_undefined_where_accuracy_did_not_drop() -> None:
     rates = {("main", NONE): {"gmi": 0.8}, ("main", DEEP): {"gmi": 0.3}}
     grid = _grid(rates, {("main", NONE): 0.9, ("main", DEEP): 0.8})
     drop = grid.difference(("main", NONE), ("main", DEEP), "gmi")["mean"]
-    assert faces._delta(grid, ("main", DEEP), "gmi") == pytest.approx(drop / 0.1)
+    assert _delta(grid, ("main", DEEP), "gmi") == pytest.approx(drop / 0.1)
     grid = _grid(rates, {("main", NONE): 0.9, ("main", DEEP): 0.9})
-    assert faces._delta(grid, ("main", DEEP), "gmi") is None
+    assert _delta(grid, ("main", DEEP), "gmi") is None
 
 
 def _figures(*, sheet: bool, low: float = -0.01) -> dict[str, Any]:
@@ -194,5 +203,5 @@ def test_published_figures_have_a_source_and_the_paper_s_order() -> None:
     paper = published("faces")
     assert "CVPR" in paper["source"]
     undefended = next(row for row in paper["rows"] if row["defense"] == NONE)["attacks"]
-    series = [undefended[attack] for attack in faces.ORDER]
+    series = [undefended[attack] for attack in claimed.ORDER]
     assert series == sorted(series)
