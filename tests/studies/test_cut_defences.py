@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from leakscope.core.defense import build_defense
-from leakscope.studies._cut_figures import NOISE, Comparison, family, shots
+from leakscope.studies._cut_figures import DOUBTED, NOISE, Comparison, family, shots
 from leakscope.studies._cut_page import page
 from leakscope.studies.cut_defences import _claims, _gaming, _matched, _plot, _target
 from leakscope.studies.study import published
@@ -31,7 +32,7 @@ def _audit(seeds: int = 3) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             for attack, value in (("ridge", leak - 0.2), ("decoder:steps=9", leak + shift)):
                 metrics = {"leak": value, "mse": 0.1 * (1 - value), "psnr": 15.0, "ssim": 0.5, "ssim-padded": 0.6}
                 summary = {name: {"mean": mean} for name, mean in metrics.items()}
-                rows.append({"target": key, "attack": attack, "metrics": summary})
+                rows.append({"target": key, "attack": attack, "metrics": summary, "flags": ["zero-gradient"]})
             targets.append(
                 {
                     "key": key, "defense": defense, "seed": seed, "accuracy": accuracy + shift,
@@ -94,6 +95,16 @@ def test_verdicts(compared: Comparison) -> None:
     assert compared.verdict("bad") == "leaks more than noise alone at its own accuracy"
     assert compared.against("good", "bad").sign == 1
     assert compared.against("bad", "good").sign == -1
+    # A leak that an attack in doubt left low is not held to the defence's credit.
+    doubted = Comparison(
+        [replace(s, doubts=("not-converged",)) if s.family == "good" else s for s in compared.shots], 0.1
+    )
+    assert compared.doubts("good") == []  # a flag that only warns is no doubt
+    assert doubted.verdict("good") == DOUBTED
+    [claim] = _claims(
+        Comparison([replace(s, family=s.family.replace("good", "cem")) for s in doubted.shots], 0.1), ["cem"]
+    )
+    assert (claim.outcome, "`not-converged`" in claim.because) == ("cannot tell", True)
     lone = Comparison(compared.by_seed()[0], 0.1)
     assert lone.verdict("good").startswith("no better")  # one seed shows nothing
 

@@ -9,11 +9,13 @@ from math import log10
 from statistics import fmean
 from typing import Any
 
+from leakscope.auditing.flags import RULES
 from leakscope.core.defense import Defense, members
 from leakscope.studies.matching import Mean, Point, leak_at, over_seeds
 
 NOISE = "noise alone"
 BETTER, WORSE = "beats noise alone", "leaks more than noise alone at its own accuracy"
+DOUBTED = "beats noise alone before attacks that did not converge or are otherwise in doubt"
 #: Points of accuracy given up, at which defences are compared.
 COSTS = (0.03, 0.06, 0.09)
 #: A seed's statement about one defence at one strength.
@@ -44,6 +46,7 @@ class Shot:
     worst_case: float  # leak when every picture meets the attack that suits it best
     worst_picture: float
     notes: Mapping[str, Any]
+    doubts: tuple[str, ...] = ()  # flags of that attack that turn a pass into "inconclusive"
 
     @property
     def point(self) -> Point:
@@ -66,6 +69,7 @@ def shots(
             Shot(
                 families[target["defense"]], target["defense"], int(target["seed"]), float(target["accuracy"]),
                 str(best["attack"]), means, float(worst["mean"]), float(worst["worst"]), target["notes"],
+                tuple(flag for flag in best["flags"] if RULES[flag].severity == "blocks"),
             )
         )  # fmt: skip
     return found
@@ -128,10 +132,14 @@ class Comparison:
             differences.append(fmean(theirs) - fmean(mine))
         return over_seeds(differences)
 
+    def doubts(self, name: str) -> list[str]:
+        """Flags of the strongest attacks on a family: a leak they left low is no merit of the defence."""
+        return sorted({flag for shot in self.shots if shot.family == name for flag in shot.doubts})
+
     def verdict(self, name: str) -> str:
         """Whether a family beats noise alone at matched accuracy."""
         if self.against(name, NOISE).sign > 0:
-            return BETTER
+            return DOUBTED if self.doubts(name) else BETTER
         own = {shot.defense for shot in self.shots if shot.family == name}
         if all(self.gain(defense).sign < 0 for defense in own):
             return WORSE

@@ -105,6 +105,7 @@ def _target(compared: Comparison, defense: str) -> Figures:
         "worst_case": fmean(shot.worst_case for shot in own),
         "worst_picture": max(shot.worst_picture for shot in own),
         "strongest": sorted({shot.attack.partition(":")[0] for shot in own}),
+        "doubts": sorted({flag for shot in own for flag in shot.doubts}),
         "gain": None if own[0].family == NOISE else compared.gain(defense).as_dict(),
         "seeds": {str(shot.seed): {"accuracy": shot.accuracy, "leak": shot.metrics["leak"]} for shot in own},
     }
@@ -165,6 +166,10 @@ def _decided(text: str, compared: Comparison, name: str, other: str) -> Claim:
     gain = compared.against(name, other)
     span = "one seed" if gain.low is None else f"95 % interval [{gain.low:+.3f}, {gain.high:+.3f}], {gain.n} seeds"
     because = f"leak of `{other}` minus that of `{name}` at matched accuracy: {gain.mean:+.3f} ({span})"
+    doubts = compared.doubts(name)
+    if gain.sign > 0 and doubts:
+        flags = ", ".join(f"`{flag}`" for flag in doubts)
+        return Claim(text, "cannot tell", f"{because}; but the strongest attacks on `{name}` are flagged {flags}")
     return Claim(text, _OUTCOMES[gain.sign], because)
 
 
