@@ -125,7 +125,7 @@ def _row(target: Mapping[str, Any]) -> tuple[object, ...]:
     gain = None if target["gain"] is None else _mean(target["gain"])
     return (
         f"`{target['defense']}`", *means, _mean(target["leak"]), target["worst_case"], target["worst_picture"],
-        ", ".join(target["strongest"]), gain,
+        ", ".join([*target["strongest"], *(f"`{flag}`" for flag in target.get("doubts", []))]), gain,
     )  # fmt: skip
 
 
