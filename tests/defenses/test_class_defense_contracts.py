@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from leakscope.core import seeds
-from leakscope.core.defense import Defense, build_defense
-from leakscope.core.model import SplitModel
+from leakscope.core.defense import Defense
 from leakscope.defenses.bido_coco import BidoCoco
 from leakscope.defenses.bido_hsic import BidoHsic
 from leakscope.defenses.dp_sgd import DpSgd
@@ -20,9 +17,11 @@ from leakscope.defenses.gong import Gong
 from leakscope.defenses.gong_continual import GongContinual
 from leakscope.defenses.label_smoothing import LabelSmoothing
 from leakscope.defenses.mid import Mid
-from leakscope.pipeline.train import Training, _Run, train
+from leakscope.pipeline.train import Training, train
 from leakscope.testing import DefenseContract
-from leakscope.testing.synthetic import CPU, image_set, small_split
+from leakscope.testing.synthetic import CPU, image_set
+
+from .in_training import check_interrupted, defended, trained, weights
 
 
 class TestMid(DefenseContract):
@@ -105,7 +104,6 @@ class TestLabelSmoothing(DefenseContract):
         return LabelSmoothing(0)
 
 
-TRAINING = Training(epochs=2, batch=8, optimizer="sgd", learning_rate=0.01)
 SMALL_GAN = {"gan_steps": 2, "gan_width": 4}
 NEUTRAL: list[Any] = [
     "mid:0",
@@ -131,27 +129,15 @@ ACTIVE: list[Any] = [
 ]
 
 
-def _split(spec: Any) -> SplitModel:
-    defense = build_defense(spec)
-    with seeds.ambient(0, "rebuild"):
-        split = defense.rebuild(small_split(), image_set(2, "private").images)
-    split.defense = defense
-    return split
-
-
-def _weights(split: SplitModel) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in split.parameters()])
-
-
 @pytest.fixture(scope="module")
 def undefended() -> torch.Tensor:
-    return _weights(train(_split("none"), image_set(24, "private"), TRAINING, seed=0, device=CPU)[0])
+    return weights(trained("none")[0])
 
 
 @pytest.mark.parametrize("spec", NEUTRAL, ids=str)
 def test_strength_zero_trains_the_undefended_network_bit_for_bit(spec: Any, undefended: torch.Tensor) -> None:
-    split, history, notes = train(_split(spec), image_set(24, "private"), TRAINING, seed=0, device=CPU)
-    assert torch.equal(_weights(split), undefended)
+    split, history, notes = trained(spec)
+    assert torch.equal(weights(split), undefended)
     assert history.penalty == [0.0, 0.0]
     assert notes == {}
 
@@ -160,30 +146,10 @@ def test_strength_zero_trains_the_undefended_network_bit_for_bit(spec: Any, unde
 def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(
     spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undefended: torch.Tensor
 ) -> None:
-    data, checkpoint = image_set(24, "private"), tmp_path / "checkpoint.pt"
-    whole, history, notes = train(_split(spec), data, TRAINING, seed=0, device=CPU)
-    assert _weights(whole).isfinite().all()
-    assert _weights(whole).shape != undefended.shape or not torch.equal(_weights(whole), undefended)
-    json.dumps(notes, allow_nan=False)
+    whole = check_interrupted(spec, tmp_path, monkeypatch, undefended)
     hooks = [module for module in whole.modules() if module._forward_hooks or module._backward_hooks]
     assert not hooks, "a defence left its hooks on the network"
     assert all(not hasattr(p, "grad_sample") for p in whole.parameters())
-
-    save = _Run.save
-
-    def save_once_then_stop(run: _Run, path: Path | None) -> None:
-        run.saved_at -= 60
-        save(run, path)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "save", save_once_then_stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(_split(spec), data, TRAINING, seed=0, device=CPU, checkpoint=checkpoint)
-    resumed, again, notes_again = train(_split(spec), data, TRAINING, seed=0, device=CPU, checkpoint=checkpoint)
-    assert torch.equal(_weights(whole), _weights(resumed))
-    assert history.penalty == again.penalty
-    assert notes == notes_again
 
 
 @pytest.mark.parametrize("spec", [spec for spec in ACTIVE if isinstance(spec, str | dict)], ids=str)
@@ -191,7 +157,7 @@ def test_mixed_precision_trains(spec: Any) -> None:
     penalties = []
     for mixed in (False, True):
         training = Training(epochs=2, batch=24, optimizer="sgd", learning_rate=1e-4, mixed_precision=mixed)
-        split, history, _ = train(_split(spec), image_set(24, "private"), training, seed=0, device=CPU)
-        assert _weights(split).isfinite().all()
+        split, history, _ = train(defended(spec), image_set(24, "private"), training, seed=0, device=CPU)
+        assert weights(split).isfinite().all()
         penalties.append(history.penalty)
     assert penalties[1] == pytest.approx(penalties[0], rel=0.1, abs=0.05)
