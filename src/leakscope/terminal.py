@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from leakscope.core import progress
+from leakscope.report.names import readable
 
 _ERROR = Console(stderr=True)
 
@@ -113,6 +114,7 @@ def print_scores(rows: list[dict[str, Any]]) -> None:
 
 def print_audit(document: dict[str, Any], out: Path) -> None:
     """Scores, verdict, and where the report is."""
+    document = readable(document)
     print_scores(document["results"])
     console = Console(highlight=False, soft_wrap=True)
     for flag in document["flags"]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from leakscope.report import numbers, words
 from leakscope.report.blocks import sheets
+from leakscope.report.names import readable, short_names
 from leakscope.report.outline import outline
 from leakscope.report.pictures import galleries
 from leakscope.report.plot import bar, scatter
@@ -57,6 +58,8 @@ def render_html(audit: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint
     loader = environment.loader
     assert loader is not None
     style = "\n" + loader.get_source(environment, "report.css")[0]
+    settings = {short: full for full, short in short_names(audit).items()}
+    audit = readable(audit)
     targets = targets_of(audit)
     floor = highest_floor(audit)
     level = None if floor is None else floor[1]
@@ -64,6 +67,8 @@ def render_html(audit: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint
     return environment.get_template("report.html").render(
         audit=audit,
         words=words,
+        subject=words.Subject.of(audit),
+        settings=settings,
         style=Markup(style),  # noqa: S704 (our own file, hashed into the page's policy)
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         targets=targets,

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from leakscope.report import words
+from leakscope.report.names import readable
 from leakscope.report.numbers import NOTHING, duration, interval, moment, number, percent
 from leakscope.report.targets import Target, targets_of
 
 
 def markdown(audit: Mapping[str, Any]) -> str:
     """Verdict, one row a target, floors, controls, flags, and the command to repeat it."""
+    audit = readable(audit)
     status, meaning = words.VERDICTS[audit["verdict"]]
     level, level_meaning = words.EVIDENCE[audit["evidence"]]
     blocks = [
@@ -54,7 +56,7 @@ def _gate(gate: Mapping[str, Any] | None) -> str:
 
 
 def _targets(targets: list[Target]) -> str:
-    head = ("Target", "Accuracy", "Strongest attack", "Leak", "Interval", "Worst picture", "Worst case over attacks")
+    head = ("Target", "Accuracy", "Strongest attack", "Leak", "Interval", "Worst victim", "Worst case over attacks")
     return table(head, (_row(target) for target in targets))
 
 

@@ -2,6 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was rebuilt, and what the numbers about it mean."""
+
+    one: str
+    many: str
+    scale: str  # of leak, in half a sentence
+    leak: str
+    pair: str  # what stands beside what
+
+    @classmethod
+    def of(cls, audit: Mapping[str, Any]) -> Subject:
+        """Identities where an evaluation network recognised them, pictures otherwise."""
+        return IDENTITIES if "attack-accuracy" in audit["metrics"] else PICTURES
+
+
+PICTURES = Subject(
+    "picture",
+    "pictures",
+    "Leak runs from 0, nothing beyond the class label, to 1, the exact picture.",
+    "The share of a picture's pixel variance that the attack recovered beyond what the class label alone tells. "
+    "0: nothing more than the label. 1: the exact picture. Below 0: worse than guessing the class's mean picture.",
+    "In each pair the original is on the left and what the attacker rebuilt is on the right.",
+)
+IDENTITIES = Subject(
+    "identity",
+    "identities",
+    "Leak runs from 0, recognised no more often than by chance, to 1, as often as real pictures.",
+    "How often a network that no attack has read recognises the rebuilt identity, between chance (0) and how often "
+    "it recognises real pictures (1). Above 1: more often than real pictures, which are harder. Below 0: less than "
+    "by chance.",
+    "In each pair a private picture of the identity, which the attacker never saw, is on the left and what the "
+    "attacker rebuilt is on the right.",
+)
+
 VERDICTS = {
     "measured": ("Measured", "No limit was set, so nothing was judged: this page reports what was measured."),
     "pass": ("Pass", "The limit that was set was kept, on evidence of the level that was asked for."),
@@ -32,6 +72,7 @@ FLOORS = {
     "mean": "The mean public picture",
     "class-mean": "The mean public picture of the right class",
     "nearest-public": "The nearest public picture",
+    "random-public": "A public picture drawn at random",
     "untrained": "The same attack on a network never trained on the data",
 }
 
@@ -48,11 +89,6 @@ SEVERITIES = {
 
 GLOSSARY = (
     (
-        "Leak",
-        "The share of a picture's pixel variance that the attack recovered beyond what the class label alone tells. "
-        "0: nothing more than the label. 1: the exact picture. Below 0: worse than guessing the class's mean picture.",
-    ),
-    (
         "Accuracy",
         "How often the network is right on pictures it was not trained on. A network that leaks little because it "
         "learnt little is no use, so the two always stand side by side.",
@@ -63,10 +99,10 @@ GLOSSARY = (
         "Only what lies above the floor was leaked by the network.",
     ),
     ("Interval", "Where the mean would likely lie for other pictures of the same kind (bootstrap over victims)."),
-    ("Worst", "The single most exposed picture. A mean can be comfortable while one person's picture is not."),
+    ("Worst", "The single most exposed victim. A mean can be comfortable while one person's picture is not."),
     (
         "Worst case over attacks",
-        "For each picture the attack that did best on it, then the mean. An attacker may try them all.",
+        "For each victim the attack that did best on it, then the mean. An attacker may try them all.",
     ),
     (
         "SSIM",
