@@ -104,5 +104,10 @@ DryRun = Annotated[bool, option("--dry-run", help="Check everything, compute not
 Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=RUN)]
 Workers = Annotated[
     int | None,
-    option("--workers", help="Processes that share the work, one thread each unless --threads says more.", panel=RUN),
+    option(
+        "--workers",
+        help="Processes that share the work, one thread each unless --threads says more.  "
+        "[none: all in this process; for class attacks on a processor, one a core]",
+        panel=RUN,
+    ),
 ]

@@ -47,11 +47,12 @@ def run_plans(
     from leakscope.data.split_index import write_index
 
     require_writable(out)
-    if manner.workers is not None:
+    workers = _workers(plans, place, manner)
+    if workers is not None:
         from leakscope.runners.fill import fill
 
         with following(quiet=manner.quiet):
-            fill(list(plans.values()), place, workers=manner.workers, threads=manner.threads or 1)
+            fill(list(plans.values()), place, workers=workers, threads=manner.threads or 1)
     finished: dict[str, Audit] = {}
     for name, plan in plans.items():
         folder = out / name
@@ -67,6 +68,16 @@ def run_plans(
         page = studies.write_study(study, runs, results or out)
         sys.stderr.write(f"results: {page}\n")
     return finished
+
+
+def _workers(plans: Mapping[str, Plan], place: Workplace, manner: Manner) -> int | None:
+    """As many as asked for; unasked, one a core for class attacks on a processor: long jobs that share little."""
+    if manner.workers is not None or place.device.type != "cpu":
+        return manner.workers
+    from leakscope.runners.run import usable_cores
+
+    room = usable_cores() // (manner.threads or 1)
+    return room if room > 1 and any(plan.rebuilds_classes for plan in plans.values()) else None
 
 
 def require_study(config: AuditConfig, name: str) -> studies.Study:
