@@ -52,7 +52,8 @@ class Format(StrEnum):
 
 
 def option(*names: str, help: str, panel: str, **kwargs: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **kwargs)
+    # What stands in brackets (a default) is not rich's markup, which would swallow it.
+    return typer.Option(*names, help=help.replace("[", r"\["), rich_help_panel=panel, **kwargs)
 
 
 Config = Annotated[Path | None, typer.Argument(help="A YAML configuration; options below override it.")]

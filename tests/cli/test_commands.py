@@ -32,6 +32,14 @@ def test_help_answers_without_torch() -> None:
     assert "audit" in done.stdout
 
 
+def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    """They stand in brackets, which a markup language would swallow."""
+    run(app, ["audit", "--help"])
+    assert "[mnist5k]" in capsys.readouterr().out
+    run(app, ["bench", "--help"])
+    assert "[one a core or" in capsys.readouterr().out
+
+
 def test_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(app, ["list", "--json"]) == 0
     names = _json(capsys)
