@@ -122,7 +122,11 @@ def test_matched_accuracy_and_another_kind_of_pictures() -> None:
     grid = _grid(rates, accuracy)
     [matched] = claimed.matched(grid)
     assert matched.outcome == "holds"
-    assert "early-5" in matched.because
+    assert "between early-5 (69.0%) and early-9 (80.0%)" in matched.because
+    # One eleventh of the way up, worked out by hand.
+    hits = [grid.tables[key]["gmi"]["attack-accuracy"].mean().item() for key in rates]
+    assert f"gmi: {(10 * hits[2] + hits[3]) / 11 - hits[1]:+.1%} " in matched.because
+    assert claimed.matched(_grid(rates, {**accuracy, ("main", DEEP): 0.5})) == []  # below every stop
     [other] = claimed.domains(grid)
     assert other.outcome == "holds"
     assert "40.0%" in other.because

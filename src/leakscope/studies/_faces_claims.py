@@ -12,8 +12,6 @@ from leakscope.studies.study import Claim, Figures, Outcome
 
 #: Share of its reconstructions that the target must accept, as in the paper's false-positive analysis.
 CONVINCED = 0.9
-#: Differences of accuracy (points of 1) that count as the same natural accuracy.
-SAME_ACCURACY = 0.03
 #: Trainings of a target below which nothing is claimed: identities alone do not tell how trainings differ.
 LEAST_SEEDS = 3
 
@@ -115,22 +113,37 @@ def domains(grid: Grid) -> list[Claim]:
 
 
 def matched(grid: Grid) -> list[Claim]:
-    """At the same natural accuracy an undefended target, stopped early, gives more away."""
-    stopped = [key for key in grid.tables if key[0] != MAIN and key[0].startswith("early") and key[1] == UNDEFENDED]
+    """At the same natural accuracy an undefended target, stopped early, gives more away.
+
+    No stop falls on a defence's accuracy: the undefended target there is half-way (or wherever) between the
+    two stops around it, identity by identity.
+    """
+    stops = sorted(
+        (key for key in grid.tables if key[1] == UNDEFENDED and (key[0] == MAIN or key[0].startswith("early"))),
+        key=lambda key: fmean(grid.accuracy[key]),
+    )
     claims = []
     for key in _transfer(grid):
-        near = [s for s in stopped if abs(fmean(grid.accuracy[s]) - fmean(grid.accuracy[key])) <= SAME_ACCURACY]
-        if near:
-            best = min(near, key=lambda s: abs(fmean(grid.accuracy[s]) - fmean(grid.accuracy[key])))
-            attack = grid.strongest(best, key)
-            more, outcome = _spared(grid, best, key, attack)
+        at = fmean(grid.accuracy[key])
+        for below, above in pairwise(stops):
+            low, high = (fmean(grid.accuracy[stop]) for stop in (below, above))
+            if not low <= at < high:
+                continue
+            attack = grid.strongest(below, above, key)
+            share = (at - low) / (high - low)
+            tables = [grid.tables[which][attack]["attack-accuracy"] for which in (below, above, key)]
+            trainings = min(len(table) for table in tables)
+            less, more, ours = (table[:trainings] for table in tables)
+            gap = crossed_interval((1 - share) * less + share * more - ours)
+            outcome = _outcome(gap)
+            if outcome == "holds" and grid.accepted(key, attack) < CONVINCED:
+                outcome = "cannot tell"
             because = (
-                f"{best[0]} ({fmean(grid.accuracy[best]):.1%}) less {key[1]} ({fmean(grid.accuracy[key]):.1%}), "
-                f"{attack}: {_told(more)}"
+                f"between {below[0]} ({low:.1%}) and {above[0]} ({high:.1%}) at its accuracy of {at:.1%}, "
+                f"less its own, {attack}: {_told(gap)}"
             )
-            claims.append(
-                Claim(f"At the accuracy of {key[1]} an undefended target still gives more away", outcome, because)
-            )
+            text = f"At the accuracy of {key[1]} an undefended target still gives more away"
+            claims.append(Claim(text, outcome, because))
     return claims
 
 

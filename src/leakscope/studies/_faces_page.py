@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 from leakscope.studies.markdown import claims, interval, origin, table
-from leakscope.studies.study import published
+from leakscope.studies.study import Outcome, published
 
 TITLES = {
     "toy": "Drawn faces (embedded data)",
@@ -37,9 +37,12 @@ def _part(part: str, figures: Mapping[str, Any]) -> list[str]:
     floors = ", ".join(f"{name} {value:.1%}" for name, value in figures["floors"].items())
     return [
         f"{figures['identities']} identities, target seeds: {figures['seeds']}. Chance is {figures['chance']:.1%}; "
-        f"real held-out photos score {figures['ceiling']:.1%}; without asking the target: {floors}.",
+        f"real held-out photos score {figures['ceiling']:.1%}; without asking the target: {floors}. "
+        f"{figures.get('note', '')}".strip(),
         "",
         "### Claim by claim",
+        "",
+        _counted(figures["claims"]),
         "",
         claims(figures["claims"]),
         "",
@@ -72,6 +75,13 @@ def _part(part: str, figures: Mapping[str, Any]) -> list[str]:
         origin(figures["origin"]),
         "",
     ]
+
+
+def _counted(entries: list[Mapping[str, str]]) -> str:
+    """`Of 18 claims 4 hold, 2 do not, and of 12 these numbers cannot tell.`"""
+    count = {outcome: sum(entry["outcome"] == outcome for entry in entries) for outcome in get_args(Outcome)}
+    holds, fails, unknown = count.values()
+    return f"Of {len(entries)} claims {holds} hold, {fails} do not, and of {unknown} these numbers cannot tell."
 
 
 def _middle(part: str, figures: Mapping[str, Any]) -> list[str]:

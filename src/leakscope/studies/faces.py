@@ -22,9 +22,13 @@ from leakscope.studies.study import STUDIES, Figures, Run, Runs, Study
 @STUDIES.register("faces")
 @dataclass(frozen=True)
 class FacesStudy(Study):
-    """What trained networks give away about their identities, beside the claims of TL-DMI (Ho et al., 2024)."""
+    """What trained networks give away about their identities, beside the claims of TL-DMI (Ho et al., 2024).
+
+    `note` is printed first: what a reader must know about what was left out.
+    """
 
     part: str = "toy"
+    note: str = ""
     pictures_a_profile: int = 200
     sheet: bool = False  # show identities; not those of real people
 
@@ -46,6 +50,7 @@ class FacesStudy(Study):
             "claims": [claim.as_dict() for judge in CLAIMS for claim in judge(grid)],
             "fisher": _fisher(first, self.pictures_a_profile),
             "sheet": self.sheet,
+            "note": self.note,
         }
 
     def page(self, parts: Mapping[str, Figures]) -> str:
