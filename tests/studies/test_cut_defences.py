@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leakscope.core.defense import build_defense
-from leakscope.studies._cut_figures import DOUBTED, NOISE, Comparison, family, shots
+from leakscope.studies._cut_figures import DOUBTED, NOISE, Comparison, _doubts, family, shots
 from leakscope.studies._cut_page import page
 from leakscope.studies.cut_defences import _claims, _gaming, _matched, _plot, _target
 from leakscope.studies.study import published
@@ -95,6 +95,8 @@ def test_verdicts(compared: Comparison) -> None:
     assert compared.verdict("bad") == "leaks more than noise alone at its own accuracy"
     assert compared.against("good", "bad").sign == 1
     assert compared.against("bad", "good").sign == -1
+    rows = [{"flags": ["linear-beats-strong"]}, {"flags": ["accuracy-collapsed", "not-converged", "zero-gradient"]}]
+    assert _doubts(rows[1], rows) == ("linear-beats-strong", "not-converged")
     # A leak that an attack in doubt left low is not held to the defence's credit.
     doubted = Comparison(
         [replace(s, doubts=("not-converged",)) if s.family == "good" else s for s in compared.shots], 0.1

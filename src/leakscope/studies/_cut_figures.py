@@ -46,7 +46,7 @@ class Shot:
     worst_case: float  # leak when every picture meets the attack that suits it best
     worst_picture: float
     notes: Mapping[str, Any]
-    doubts: tuple[str, ...] = ()  # flags of that attack that turn a pass into "inconclusive"
+    doubts: tuple[str, ...] = ()  # flags which say that a stronger attack may exist
 
     @property
     def point(self) -> Point:
@@ -69,10 +69,20 @@ def shots(
             Shot(
                 families[target["defense"]], target["defense"], int(target["seed"]), float(target["accuracy"]),
                 str(best["attack"]), means, float(worst["mean"]), float(worst["worst"]), target["notes"],
-                tuple(flag for flag in best["flags"] if RULES[flag].severity == "blocks"),
+                _doubts(best, own),
             )
         )  # fmt: skip
     return found
+
+
+def _doubts(best: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What says that the strongest attack could be stronger: flags that block, or a linear one beating the rest.
+
+    A collapsed accuracy says nothing about attacks, and comparisons are made at matched accuracy.
+    """
+    flags = {flag for flag in best["flags"] if RULES[flag].severity == "blocks"} - {"accuracy-collapsed"}
+    beaten = {flag for row in own for flag in row["flags"] if flag == "linear-beats-strong"}
+    return tuple(sorted(flags | beaten))
 
 
 @dataclass(frozen=True)
