@@ -54,10 +54,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(save(tmp_path_factory.mktemp("audit"), *sample()))[0]
 
 
-def browse(profile: Path, url: str, *flags: str) -> tuple[str, list[str]]:
-    """The document after it has loaded, and what the console said."""
+def browse(profile: Path, url: str, *flags: str, budget: int = 4000) -> tuple[str, list[str]]:
+    """The document after it has loaded, and what the console said; `budget` is in the browser's own milliseconds."""
     assert BROWSER is not None
-    command = [BROWSER, *QUIET, f"--user-data-dir={profile}", "--virtual-time-budget=4000", *flags, "--dump-dom", url]
+    clock = f"--virtual-time-budget={budget}"
+    command = [BROWSER, *QUIET, f"--user-data-dir={profile}", clock, *flags, "--dump-dom", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
@@ -66,10 +67,15 @@ def measure(tmp_path: Path, page: Path, width: int, *flags: str) -> dict[str, An
     harness = tmp_path / "harness.html"
     text = html.escape(page.read_text(encoding="utf-8"))
     harness.write_text(HARNESS.format(width=width, page=text), encoding="utf-8")
-    dom, console = browse(tmp_path / "profile", harness.as_uri(), f"--window-size={width + 100},1000", *flags)
-    assert console == []
-    title = re.search(r"<title>(.*?)</title>", dom)
-    assert title is not None
+    window = f"--window-size={width + 100},1000"
+    for budget in (4000, 16_000, 64_000):  # a busy machine may not have decoded every picture in the first
+        profile = tmp_path / f"profile-{budget}"
+        dom, console = browse(profile, harness.as_uri(), window, *flags, budget=budget)
+        assert console == []
+        title = re.search(r"<title>(.*?)</title>", dom)
+        assert title is not None
+        if title[1] != "waiting":
+            break
     measured: dict[str, Any] = json.loads(html.unescape(title[1]))
     return measured
 
