@@ -234,7 +234,7 @@ def test_sorting_filtering_and_the_panel_in_a_browser(store: Path, tmp_path: Pat
     done = subprocess.run(
         [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
          "--disable-background-networking", "--allow-file-access-from-files", "--enable-logging=stderr",
-         "--virtual-time-budget=8000", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
+         "--virtual-time-budget=32000", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
          (tmp_path / "watch.html").as_uri()],
         capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
