@@ -116,6 +116,7 @@ def run_bench(
             run_jobs(schedule, runner, store, [EventLog(store.root, bench.key), *shown, *watchers], limits)
     finally:
         runner.close()
+    store.summaries("result")  # brings the index up to date, so that no leaderboard waits for it
     return schedule
 
 
