@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from statistics import fmean
 
@@ -47,19 +47,32 @@ def _transfer(grid: Grid) -> list[Key]:
     ]  # fmt: skip
 
 
+TWIN = (MAIN, UNDEFENDED)
+
+
+def _beside_undefended(grid: Grid) -> Iterator[tuple[Key, str]]:
+    """Each depth of transfer learning, and the attack by which it is compared with the undefended target."""
+    if TWIN in grid.tables:
+        for key in _transfer(grid):
+            yield key, grid.strongest(TWIN, key)
+
+
+def _useful(grid: Grid, key: Key, outcome: Outcome, because: str) -> tuple[Outcome, str]:
+    """A target is not credited with what it hides by being of no use."""
+    if outcome == "holds" and grid.collapsed(key):
+        return "cannot tell", f"{because}; but the accuracy of {key[1]} collapsed to {fmean(grid.accuracy[key]):.1%}"
+    return outcome, because
+
+
 def defended(grid: Grid) -> list[Claim]:
     """Transfer learning lowers attack accuracy, and by more than natural accuracy."""
-    twin = (MAIN, UNDEFENDED)
-    if twin not in grid.tables:
-        return []
     claims = []
-    for key in _transfer(grid):
-        attack = grid.strongest(twin, key)
-        less, outcome = _spared(grid, twin, key, attack)
-        cost = fmean(grid.accuracy[twin]) - fmean(grid.accuracy[key])
-        base = grid.tables[twin][attack]["attack-accuracy"].mean().item()
+    for key, attack in _beside_undefended(grid):
+        less, outcome = _spared(grid, TWIN, key, attack)
+        cost = fmean(grid.accuracy[TWIN]) - fmean(grid.accuracy[key])
+        base = grid.tables[TWIN][attack]["attack-accuracy"].mean().item()
         relative = less["mean"] / max(base, 1e-9)
-        if outcome == "holds" and relative <= cost / fmean(grid.accuracy[twin]):
+        if outcome == "holds" and relative <= cost / fmean(grid.accuracy[TWIN]):
             outcome = "does not hold"
         because = f"attack accuracy of {attack} falls by {_told(less)} of {base:.1%}; accuracy by {cost:.1%}"
         claims.append(Claim(f"{key[1]} lowers attack accuracy more than it costs accuracy", outcome, because))
@@ -71,15 +84,14 @@ def depth(grid: Grid) -> list[Claim]:
     steps = _transfer(grid)
     if len(steps) < 2:
         return []
-    twin = (MAIN, UNDEFENDED)
-    attack = grid.strongest(twin if twin in grid.tables else steps[0], *steps)
+    attack = grid.strongest(*steps)
     less, outcome = _spared(grid, steps[0], steps[-1], attack)
     series = [grid.tables[key][attack]["attack-accuracy"].mean().item() for key in steps]
     because = (
         f"{attack}: {', '.join(f'{key[1]} {value:.1%}' for key, value in zip(steps, series, strict=True))}; "
         f"first less last {_told(less)}"
     )
-    return [Claim("The deeper the frozen part, the less is given away", outcome, because)]
+    return [Claim("The deeper the frozen part, the less is given away", *_useful(grid, steps[-1], outcome, because))]
 
 
 def last_layers(grid: Grid) -> list[Claim]:
@@ -93,7 +105,8 @@ def last_layers(grid: Grid) -> list[Claim]:
             more, outcome = _spared(grid, key, (key[0], layer), attack)
             accuracies = f"{fmean(grid.accuracy[key]):.1%} and {fmean(grid.accuracy[key[0], layer]):.1%}"
             because = f"{attack}: {_told(more)}; accuracies {accuracies}"
-            claims.append(Claim("Tuning the first layers gives more away than tuning the last", outcome, because))
+            told = _useful(grid, (key[0], layer), outcome, because)
+            claims.append(Claim("Tuning the first layers gives more away than tuning the last", *told))
     return claims
 
 
@@ -108,7 +121,7 @@ def domains(grid: Grid) -> list[Claim]:
             accuracies = f"{fmean(grid.accuracy[same]):.1%} and {fmean(grid.accuracy[key]):.1%}"
             because = f"{key[1]}, {attack}: {_told(more)}; accuracies {accuracies}"
             text = "Pre-training on pictures of the same kind gives more away than on another kind"
-            claims.append(Claim(text, outcome, because))
+            claims.append(Claim(text, *_useful(grid, key, outcome, because)))
     return claims
 
 
@@ -161,7 +174,8 @@ def rivals(grid: Grid) -> list[Claim]:
             claims.append(Claim(text, "cannot tell", because))
             continue
         attack = grid.strongest(key, *able)
-        best = min(able, key=lambda k: grid.tables[k][attack]["attack-accuracy"].mean().item())
+        # Nearest in accuracy, not the one that came out best: that would be chosen by its luck.
+        best = min(able, key=lambda k: fmean(grid.accuracy[k]))
         less, outcome = _spared(grid, key, best, attack)
         accuracies = f"accuracy {fmean(grid.accuracy[key]):.1%} against {fmean(grid.accuracy[best]):.1%}"
         claims.append(Claim(text, outcome, f"{attack}, {best[1]}: {_told(less)}; {accuracies}"))
@@ -174,11 +188,10 @@ ORDER = ("gmi", "lomma-gmi", "kedmi", "lomma-kedmi")
 
 def ordering(grid: Grid) -> list[Claim]:
     """LOMMA-K ≥ KEDMI > LOMMA-G > GMI on the undefended target."""
-    twin = (MAIN, UNDEFENDED)
-    there = [attack for attack in ORDER if attack in grid.tables.get(twin, {})]
+    there = [attack for attack in ORDER if attack in grid.tables.get(TWIN, {})]
     claims = []
     for weak, strong in pairwise(there):
-        own = grid.tables[twin]
+        own = grid.tables[TWIN]
         more = crossed_interval(own[strong]["attack-accuracy"] - own[weak]["attack-accuracy"])
         claims.append(Claim(f"{strong} is recognised more often than {weak}", _outcome(more), _told(more)))
     return claims
@@ -186,17 +199,13 @@ def ordering(grid: Grid) -> list[Claim]:
 
 def false_positives(grid: Grid) -> list[Claim]:
     """The target accepts reconstructions with and without the defence; the defence shows as false positives."""
-    twin = (MAIN, UNDEFENDED)
-    if twin not in grid.tables:
-        return []
     claims = []
-    for key in _transfer(grid):
-        attack = grid.strongest(twin, key)
-        accepted = [grid.accepted(k, attack) for k in (twin, key)]
-        more = grid.difference(key, twin, attack, "false-positive")
+    for key, attack in _beside_undefended(grid):
+        accepted = [grid.accepted(k, attack) for k in (TWIN, key)]
+        more = grid.difference(key, TWIN, attack, "false-positive")
         outcome = _outcome(more) if min(accepted) >= CONVINCED else "cannot tell"
         because = f"{attack}: accepted {accepted[0]:.1%} and {accepted[1]:.1%}; false positives {_told(more)}"
-        claims.append(Claim(f"{key[1]} shows as false positives", outcome, because))
+        claims.append(Claim(f"{key[1]} shows as false positives", *_useful(grid, key, outcome, because)))
     return claims
 
 

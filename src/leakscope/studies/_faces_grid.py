@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import torch
 from torch import Tensor
 
+from leakscope.auditing.flags import collapsed
 from leakscope.metrics.recognition import MEASURES
 from leakscope.studies._crossed import crossed_interval
 from leakscope.studies.study import Figures, Runs
@@ -52,11 +54,20 @@ class Grid:
         """Share of its reconstructions that the target itself takes for the class."""
         return self.tables[key][attack]["target-accuracy"].mean().item()
 
-    def strongest(self, key: Key, *others: Key) -> str:
-        """The attack whose reconstructions are recognised most often, of those that the others met too."""
-        own = self.tables[key]
-        common = [attack for attack in own if all(attack in self.tables[other] for other in others)]
-        return max(common, key=lambda attack: own[attack]["attack-accuracy"].mean().item())
+    def collapsed(self, key: Key) -> bool:
+        """Whether a target gives less away because it serves less: its accuracy is far below the undefended one's."""
+        twin = self.accuracy.get((MAIN, UNDEFENDED))
+        identities = next(iter(self.tables[key].values()))["attack-accuracy"].shape[1]
+        return collapsed(fmean(self.accuracy[key]), None if twin is None else fmean(twin), identities)
+
+    def strongest(self, *keys: Key) -> str:
+        """The attack whose reconstructions are recognised most often on all these targets together.
+
+        Chosen by one of them alone it would be one that was lucky there, and fall back on the others.
+        """
+        common = [attack for attack in self.tables[keys[0]] if all(attack in self.tables[key] for key in keys)]
+        recognised = {a: sum(self.tables[key][a]["attack-accuracy"].mean().item() for key in keys) for a in common}
+        return max(common, key=recognised.__getitem__)
 
 
 def _stacked(seeds: list[dict[str, Tensor]]) -> dict[str, Tensor]:
