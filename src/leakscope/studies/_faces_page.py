@@ -78,10 +78,10 @@ def _part(part: str, figures: Mapping[str, Any]) -> list[str]:
 
 
 def _counted(entries: list[Mapping[str, str]]) -> str:
-    """`Of 18 claims 4 hold, 2 do not, and of 12 these numbers cannot tell.`"""
+    """`Of 18 claims 4 held, 2 did not, and 12 could not be told from these numbers.`"""
     count = {outcome: sum(entry["outcome"] == outcome for entry in entries) for outcome in get_args(Outcome)}
     holds, fails, unknown = count.values()
-    return f"Of {len(entries)} claims {holds} hold, {fails} do not, and of {unknown} these numbers cannot tell."
+    return f"Of {len(entries)} claims {holds} held, {fails} did not, and {unknown} could not be told from these numbers."
 
 
 def _middle(part: str, figures: Mapping[str, Any]) -> list[str]:
