@@ -95,8 +95,11 @@ def test_verdicts(compared: Comparison) -> None:
     assert compared.verdict("bad") == "leaks more than noise alone at its own accuracy"
     assert compared.against("good", "bad").sign == 1
     assert compared.against("bad", "good").sign == -1
-    rows = [{"flags": ["linear-beats-strong"]}, {"flags": ["accuracy-collapsed", "not-converged", "zero-gradient"]}]
-    assert _doubts(rows[1], rows) == ("linear-beats-strong", "not-converged")
+    best = {"flags": ["accuracy-collapsed", "not-converged", "zero-gradient"]}
+    weak, strong = {"flags": ["linear-beats-strong"]}, {"flags": ["black-box-beats-white-box"]}
+    assert _doubts(best, [best]) == ("not-converged",)
+    assert _doubts(best, [weak, best]) == ("linear-beats-strong", "not-converged")  # nothing beats the linear attack
+    assert _doubts(best, [weak, strong, best]) == ("not-converged",)  # one that was weak does not matter
     # A leak that an attack in doubt left low is not held to the defence's credit.
     doubted = Comparison(
         [replace(s, doubts=("not-converged",)) if s.family == "good" else s for s in compared.shots], 0.1

@@ -76,13 +76,15 @@ def shots(
 
 
 def _doubts(best: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What says that the strongest attack could be stronger: flags that block, or a linear one beating the rest.
+    """What says that the strongest attack could be stronger: flags that block, or a linear one that beats all others.
 
     A collapsed accuracy says nothing about attacks, and comparisons are made at matched accuracy.
     """
-    flags = {flag for flag in best["flags"] if RULES[flag].severity == "blocks"} - {"accuracy-collapsed"}
-    beaten = {flag for row in own for flag in row["flags"] if flag == "linear-beats-strong"}
-    return tuple(sorted(flags | beaten))
+    doubts = {flag for flag in best["flags"] if RULES[flag].severity == "blocks"} - {"accuracy-collapsed"}
+    others = [row for row in own if row is not best]
+    if others and all("linear-beats-strong" in row["flags"] for row in others):
+        doubts.add("linear-beats-strong")
+    return tuple(sorted(doubts))
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def _counted(entries: list[Mapping[str, str]]) -> str:
     """`Of 18 claims 4 held, 2 did not, and 12 could not be told from these numbers.`"""
     count = {outcome: sum(entry["outcome"] == outcome for entry in entries) for outcome in get_args(Outcome)}
     holds, fails, unknown = count.values()
-    return f"Of {len(entries)} claims {holds} held, {fails} did not, and {unknown} could not be told from these numbers."
+    untold = f"{unknown} could not be told from these numbers"
+    return f"Of {len(entries)} claims {holds} held, {fails} did not, and {untold}."
 
 
 def _middle(part: str, figures: Mapping[str, Any]) -> list[str]:
