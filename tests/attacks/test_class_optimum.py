@@ -192,7 +192,7 @@ def test_vmi_comes_close_to_the_gibbs_bound() -> None:
         bounds.append(float(-beta * torch.log((density * torch.exp(-loss / beta)).sum() / density.sum())))
         starts.append(float((density * loss).sum() / density.sum()))
     bound, start = sum(bounds) / 2, sum(starts) / 2
-    assert bound - 0.02 <= result.notes["objective"] <= bound + 0.1 * (start - bound)
+    assert bound - 0.02 <= result.diagnostics.objective <= bound + 0.1 * (start - bound)
 
 
 def test_ppa_descends_to_the_class_in_hyperbolic_space() -> None:
@@ -243,11 +243,11 @@ def test_miface_ends_at_the_corner_of_the_pixel_cube() -> None:
     for label in range(2):
         corner = (weight[label] > weight[1 - label]).float()
         torch.testing.assert_close(result.images[label].flatten(), corner, atol=1e-3, rtol=0)
-    assert result.notes["diverged"] == 0
+    assert result.diagnostics.diverged == 0
 
 
 @pytest.mark.parametrize("kind", ["gmi", "kedmi", "lomma-gmi"])
 def test_more_steps_do_not_raise_the_objective(kind: str) -> None:
     spec = {"kind": kind, "prior": PRIOR, "images": 1, **({"students": []} if kind.startswith("lomma") else {})}
-    few, many = (attacked({**spec, "steps": steps})[1].notes["objective"] for steps in (5, 100))
+    few, many = (attacked({**spec, "steps": steps})[1].diagnostics.objective for steps in (5, 100))
     assert many < few

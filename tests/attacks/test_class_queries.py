@@ -160,7 +160,7 @@ def test_brepmi_ends_in_its_class_and_deeper_than_it_began() -> None:
     begun = depth(latents(view, started.images), centres)
     view, centres, ended = run(spec)
     z = latents(view, ended.images)
-    assert ended.notes["unreached"] == 0
+    assert ended.diagnostics.details["unreached"] == 0
     assert torch.cdist(z, centres).argmin(1).tolist() == list(range(CLASSES))
     assert (depth(z, centres) > begun).all()
     assert (depth(z, centres) > 0.3).all()
@@ -171,7 +171,7 @@ def test_brepmi_says_which_classes_it_never_saw() -> None:
     view, _ = world(attack.needs)
     rng = seeds.generator(0, "r")
     result = attack.reconstruct(view, attack.prepare(view, rng), Observed(classes=torch.arange(CLASSES)), rng)
-    assert result.notes["unreached"] == pytest.approx(0.75)
+    assert result.diagnostics.details["unreached"] == pytest.approx(0.75)
     assert result.images.shape == (CLASSES, 1, 16, 16)
 
 
@@ -211,8 +211,8 @@ def test_the_genetic_search_comes_close_to_the_best_style_of_the_box() -> None:
         for k in range(CLASSES)
     ]
     truth = sum(lowest) / CLASSES
-    assert truth - 1e-4 <= bred.notes["objective"] <= truth + 0.1 * (math.log(CLASSES) - truth)
-    assert pool.notes["objective"] != bred.notes["objective"]
+    assert truth - 1e-4 <= bred.diagnostics.objective <= truth + 0.1 * (math.log(CLASSES) - truth)
+    assert pool.diagnostics.objective != bred.diagnostics.objective
 
 
 def test_it_stops_asking_when_it_is_confident() -> None:

@@ -147,7 +147,7 @@ def test_perceptual_loss_without_weights_says_what_to_do(tmp_path: Path) -> None
 @pytest.mark.parametrize("loss", ["l1", "ssim", "random-conv"])
 def test_losses_train(loss: str) -> None:
     attack = TrainedDecoder(capacity="small", loss=loss, steps=40)  # type: ignore[arg-type]
-    curve = attack.prepare(small_view(attack.needs), seeds.generator(0, "p")).notes["curve"]
+    curve = attack.prepare(small_view(attack.needs), seeds.generator(0, "p")).diagnostics.curve
     assert curve[-1] < 0.7 * curve[0]
 
 
@@ -160,8 +160,8 @@ def test_an_encoder_at_home_spends_no_queries_but_those_that_check_it() -> None:
     attack = TrainedDecoder(capacity="small", steps=20)
     for defense in (None, Noise()):
         view = small_view(attack.needs | {Access.ENCODER}, defense=defense)
-        notes = attack.prepare(view, seeds.generator(0, "p")).notes
-        assert notes["random_release"] == (defense is not None)
+        diagnostics = attack.prepare(view, seeds.generator(0, "p")).diagnostics
+        assert diagnostics.details["random_release"] == (defense is not None)
         assert view.budget.spent == 8
 
 
@@ -170,7 +170,7 @@ def test_a_random_release_is_asked_anew_while_the_budget_lasts() -> None:
     spent = {}
     for queries in (None, 200):
         view = small_view(attack.needs, defense=Noise(), queries=queries)
-        assert attack.prepare(view, seeds.generator(0, "p")).notes["random_release"]
+        assert attack.prepare(view, seeds.generator(0, "p")).diagnostics.details["random_release"]
         spent[queries] = view.budget.spent
     assert spent[None] >= 160 + 8 + 20 * 16
     assert 168 <= spent[200] <= 200
@@ -180,8 +180,8 @@ def test_training_stops_early_and_keeps_the_best() -> None:
     """A learning rate that wrecks the network: the weights kept are those that validated best."""
     attack = TrainedDecoder(capacity="small", steps=200, learning_rate=3000.0, patience=2)
     prepared = attack.prepare(small_view(attack.needs), seeds.generator(0, "p"))
-    curve = prepared.notes["curve"]
-    assert prepared.notes["steps"] == 40
+    curve = prepared.diagnostics.curve
+    assert prepared.diagnostics.details["steps"] == 40
     assert min(curve) == curve[0]
     untrained = replace(attack, steps=0).prepare(small_view(attack.needs), seeds.generator(0, "p"))
     assert all(torch.equal(tensor, untrained.tensors[name]) for name, tensor in prepared.tensors.items())

@@ -296,15 +296,15 @@ class TestWholeNetworks:
         truth = smooth_images(3, "victims")
         result = attacked(PeelExact(), truth)
         assert psnr(result, truth) > 100
-        assert result.notes["diverged"] == 0
-        assert result.notes["lost_dimensions"] == {}
-        assert set(result.notes["blocks"]) == {"layer1.0", "layer1.1", "layer2.0", "layer2.1", "shallow"}
+        assert result.diagnostics.diverged == 0
+        assert result.diagnostics.lost_dimensions == {}
+        assert set(result.diagnostics.details["blocks"]) == {"layer1.0", "layer1.1", "layer2.0", "layer2.1", "shallow"}
 
     def test_published_peel_finds_the_picture_less_exactly(self) -> None:
         truth = smooth_images(1, "victims")
         result = attacked(Peel(steps=300, cosine=True, complementarity=10, consistency=10), truth)
         assert 15 < psnr(result, truth) < 100
-        assert result.notes["curve"][-1] < 0.1 * result.notes["curve"][0]
+        assert result.diagnostics.curve[-1] < 0.1 * result.diagnostics.curve[0]
 
     def test_the_sign_the_paper_prints_has_another_minimum(self) -> None:
         """Our penalty is zero at the truth: W_1 x − p + n = 0; the printed one is not."""
@@ -354,11 +354,11 @@ class TestWholeNetworks:
         truth = smooth_images(2, "victims")
         wide = {"strided": True}
         peeled = attacked(PeelExact(), truth, **wide)
-        assert peeled.notes["lost_dimensions"]["layer2.0"] >= 4 * 256 // 2
+        assert peeled.diagnostics.lost_dimensions["layer2.0"] >= 4 * 256 // 2
         whole = attacked(EndToEnd(iterations=90), truth, **wide)
         assert psnr(whole, truth) > 30 > psnr(peeled, truth)
-        assert whole.notes["peeled"] == ["layer2.1"]
-        assert whole.notes["diverged"] == 0
+        assert whole.diagnostics.details["peeled"] == ["layer2.1"]
+        assert whole.diagnostics.diverged == 0
 
     def test_noise_is_known_and_not_fitted(self) -> None:
         class Noise(Defense):
@@ -368,8 +368,8 @@ class TestWholeNetworks:
         truth = smooth_images(2, "victims")
         for attack in (PeelExact(dense_rank_limit=0, shallow_iterations=60), EndToEnd(iterations=60)):
             knowing = attacked(attack, truth, defense=Noise())
-            assert knowing.notes["release_error"] == pytest.approx(0.05, rel=0.1)
-            assert knowing.notes["diverged"] == 0
+            assert knowing.diagnostics.details["release_error"] == pytest.approx(0.05, rel=0.1)
+            assert knowing.diagnostics.diverged == 0
             with torch.no_grad():
                 seen = residual_split(Noise()).release(truth, seeds.generator(0, "victims"))
             unaware = attack.reconstruct(residual_view(WHITE), Prepared(), Observed(seen), seeds.generator(0, "attack"))
@@ -386,9 +386,9 @@ class TestWholeNetworks:
         ):
             result = attack.reconstruct(view, Prepared(), Observed(seen), seeds.generator(0, "attack"))
             assert result.images.isfinite().all()
-            assert result.notes["diverged"] == 1
+            assert result.diagnostics.diverged == 1
         exact = PeelExact(dense_rank_limit=0).reconstruct(view, Prepared(), Observed(seen), seeds.generator(0, "a"))
-        assert exact.notes["diverged_blocks"][0] == "layer2.1"
+        assert exact.diagnostics.diverged_blocks[0] == "layer2.1"
 
     def test_what_blocks_read_is_recovered_and_measured(self) -> None:
         truth, view, split = smooth_images(2, "victims"), residual_view(WHITE), residual_split()
@@ -406,11 +406,11 @@ class TestWholeNetworks:
     def test_an_unfinished_solve_says_which_blocks_it_leaves_unexplained(self) -> None:
         truth = smooth_images(1, "victims")
         stopped = attacked(Peel(steps=5, shallow=EmbeddingInversion(steps=5)), truth)
-        assert stopped.notes["unexplained"] == 1
-        assert stopped.notes["unexplained_blocks"][0] == "layer2.1"
+        assert stopped.diagnostics.unexplained == 1
+        assert stopped.diagnostics.unexplained_blocks[0] == "layer2.1"
         whole = attacked(EndToEnd(iterations=1, peel_trailing=False, gauss_newton=0), truth)
-        assert whole.notes["unexplained"] == 1
-        assert attacked(PeelExact(dense_rank_limit=0), truth).notes["unexplained"] == 0
+        assert whole.diagnostics.unexplained == 1
+        assert attacked(PeelExact(dense_rank_limit=0), truth).diagnostics.unexplained == 0
 
     def test_any_network_gets_an_answer(self) -> None:
         """A network may fail in any way while it is read: that is a reason, not an error."""

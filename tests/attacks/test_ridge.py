@@ -104,9 +104,9 @@ def test_the_strength_of_least_left_out_error_is_chosen() -> None:
     view = small_view(Ridge.needs, defense=Noise())
     noisy = Ridge().prepare(view, seeds.generator(0, "p"))
     clean = Ridge().prepare(small_view(Ridge.needs), seeds.generator(0, "p"))
-    assert clean.notes["strength"] < noisy.notes["strength"] < 10
-    assert noisy.notes["draws"] == 4
-    assert clean.notes["draws"] == 1
+    assert clean.diagnostics.details["strength"] < noisy.diagnostics.details["strength"] < 10
+    assert noisy.diagnostics.details["draws"] == 4
+    assert clean.diagnostics.details["draws"] == 1
     assert view.budget.spent == 8 + 160 + 1 + 4 * 160  # a second look, all once, one for the shape, the draws
 
 
@@ -168,5 +168,5 @@ def test_features_that_never_vary_give_the_mean_picture() -> None:
     view = linear_view(torch.zeros(4, 9), public)
     prepared = Ridge().prepare(view, seeds.generator(0, "p"))
     guess = Ridge().reconstruct(view, prepared, Observed(features=torch.zeros(2, 4)), seeds.generator(0, "r"))
-    assert np.isfinite(prepared.notes["left_out_mse"])
+    assert np.isfinite(prepared.diagnostics.details["left_out_mse"])
     torch.testing.assert_close(guess.images, public.mean(0).expand(2, -1, -1, -1))

@@ -83,15 +83,15 @@ def test_an_invertible_linear_encoder_is_inverted_exactly() -> None:
         seen = Observed(features=target.encode(truth))
     result = attack.reconstruct(view, attack.prepare(view, seeds.generator(0, "p")), seen, seeds.generator(0, "r"))
     torch.testing.assert_close(result.images, truth, atol=1e-3, rtol=0)
-    assert result.notes["curve"][-1] < 1e-6 * result.notes["curve"][0]
+    assert result.diagnostics.curve[-1] < 1e-6 * result.diagnostics.curve[0]
 
 
 def test_rounding_is_broken_and_its_missing_gradient_reported() -> None:
     result, error = attacked(Search(steps=60), ROUND)
-    assert result.notes["zero_gradient"] == 1.0
+    assert result.diagnostics.zero_gradient == 1.0
     assert error < 0.2
     undefended, _ = attacked(Search(steps=5), None)
-    assert undefended.notes["zero_gradient"] == 0.0
+    assert undefended.diagnostics.zero_gradient == 0.0
 
 
 def test_signs_alone_give_a_picture_away() -> None:
@@ -110,7 +110,7 @@ def test_noise_weighs_the_prior() -> None:
 def test_other_releases_are_searched_through(defense: Defense) -> None:
     result, error = attacked(Search(steps=60), defense)
     assert error < 0.35
-    assert result.notes["diverged"] == 0
+    assert result.diagnostics.diverged == 0
 
 
 @pytest.mark.parametrize(
@@ -152,14 +152,14 @@ def test_nothing_that_is_not_finite_is_ever_returned() -> None:
     for attack in (Search(steps=10), Search("mse", "adam", steps=10), wild):
         result = attack.reconstruct(view, attack.prepare(view, rng), seen, rng)
         assert result.images.isfinite().all()
-        assert result.notes["diverged"] == 0.25
+        assert result.diagnostics.diverged == 0.25
         torch.testing.assert_close(result.images[1], view.public.images.mean(0))
 
 
 def test_restarts_keep_the_best_objective() -> None:
     once, _ = attacked(Search(steps=8), None)
     thrice, _ = attacked(Search(steps=8, restarts=3), None)
-    assert thrice.notes["objective"] <= once.notes["objective"]
+    assert thrice.diagnostics.objective <= once.diagnostics.objective
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -168,7 +168,7 @@ def test_presets_descend(name: str) -> None:
 
     result, _ = attacked(replace(PRESETS[name], steps=30), None, count=2)
     assert result.images.isfinite().all()
-    assert result.notes["curve"][-1] < result.notes["curve"][0]
+    assert result.diagnostics.curve[-1] < result.diagnostics.curve[0]
 
 
 def test_distances_and_priors_in_closed_form() -> None:

@@ -14,6 +14,7 @@ from leakscope.core.attack import Attack, Observed, Reconstruction
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.prior import Prior
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
 
 _ROWS = 128  # pictures under way at once: enough to keep a processor busy, few enough to fit its cache
@@ -86,26 +87,25 @@ def rebuild(
             images.append(found.detach())
             objectives.append(objective.detach())
             courses.append(course)
-    return Reconstruction(torch.cat(images), _notes(per_class, chunks, torch.cat(objectives), courses))
+    return Reconstruction(torch.cat(images), _diagnostics(per_class, chunks, torch.cat(objectives), courses))
 
 
-def _notes(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, courses: list[Course]) -> dict[str, object]:
+def _diagnostics(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, courses: list[Course]) -> Diagnostics:
     sizes = torch.tensor([float(len(chunk)) for chunk in chunks])
-    notes: dict[str, object] = {
-        "per_class": per_class,
-        "objective_low_is_good": True,
-        "objective": mean_of_finite(objective),
-        "diverged": float((~objective.isfinite()).float().mean()),
-    }
+    curve: list[float] = []
     length = max(len(course.objective) for course in courses)
     if length:
         # A search that ended early stays where it ended.
         curves = torch.tensor([c.objective + c.objective[-1:] * (length - len(c.objective)) for c in courses])
-        notes["curve"] = thinned((sizes[:, None] * curves).sum(0).div(sizes.sum()).tolist())
+        curve = thinned((sizes[:, None] * curves).sum(0).div(sizes.sum()).tolist())
     flat = [course.zero_gradient for course in courses if course.zero_gradient is not None]
-    if flat:
-        notes["zero_gradient"] = float(torch.cat(flat).float().mean())
-    return notes
+    return Diagnostics(
+        per_class=per_class,
+        curve=tuple(curve),
+        objective=mean_of_finite(objective),
+        diverged=float((~objective.isfinite()).float().mean()),
+        zero_gradient=float(torch.cat(flat).float().mean()) if flat else 0.0,
+    )
 
 
 def mean_of_finite(values: Tensor) -> float:

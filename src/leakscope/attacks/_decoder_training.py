@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from leakscope.attacks._losses import Loss
 from leakscope.attacks._release import PublicReleases, channel_statistics
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Observed, Prepared, Reconstruction
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
 
 _CHECKS = 10  # looks at the validation slice
@@ -75,7 +75,7 @@ def learn(
     """
     releases = PublicReleases(view, rng)
     if len(releases) < 2:
-        return Prepared(notes={"curve": [], "steps": 0, "parameters": 0})
+        return Prepared(diagnostics=Diagnostics(details={"steps": 0, "parameters": 0}))
     order = torch.randperm(len(releases), generator=rng, device=rng.device).cpu()
     held = max(1, round(course.validation * len(order)))
     ours, slice_ = order[held:], order[:held][:_CHECKED]
@@ -87,14 +87,9 @@ def learn(
     judge = _Judge(judged_by, releases.draw(slice_), releases.images(slice_))
     curve, taken = _train(decoder, releases, ours, objective(releases, ours), judge, course, rng)
     tensors = {name: tensor.contiguous() for name, tensor in decoder.state_dict().items()}
-    notes: dict[str, Any] = {
-        "curve": curve,
-        "objective_low_is_good": True,
-        "steps": taken,
-        "parameters": sum(p.numel() for p in decoder.parameters()),
-        "random_release": releases.random,
-    }
-    return Prepared(tensors, notes)
+    size = sum(p.numel() for p in decoder.parameters())
+    details = {"steps": taken, "parameters": size, "random_release": releases.random}
+    return Prepared(tensors, Diagnostics(curve=tuple(curve), details=details))
 
 
 @torch.no_grad()
@@ -102,17 +97,16 @@ def apply(view: View, network: Network, prepared: Prepared, seen: Observed, atta
     """What a learnt decoder makes of the victims; the mean picture when it had nothing to learn from."""
     if seen.features is None:
         raise ValueError(f"{attack} rebuilds observed inputs; it was handed no features")
-    notes = dict(prepared.notes)
     if not prepared.tensors:
         mean = view.public.images.mean(0).to(view.device)
-        return Reconstruction(mean.expand(len(seen), *mean.shape).clone(), notes)
+        return Reconstruction(mean.expand(len(seen), *mean.shape).clone(), prepared.diagnostics)
     features = seen.features.to(view.device)
     statistics = (prepared.tensors["mean"], prepared.tensors["deviation"])
     decoder = network.build(view, tuple(features.shape[1:]), statistics, seed=0)  # its weights are replaced
     decoder.load_state_dict(prepared.tensors)
     decoder.eval()
     images = torch.cat([decoder(chunk) for chunk in features.split(256)])
-    return Reconstruction(images.contiguous(), notes)
+    return Reconstruction(images.contiguous(), prepared.diagnostics)
 
 
 def _seed(rng: torch.Generator) -> int:

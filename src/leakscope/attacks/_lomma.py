@@ -30,6 +30,7 @@ from leakscope.attacks._white_box import WhiteBox
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Prepared
 from leakscope.core.errors import UsageError
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
 
 _FEATURE_PICTURES = 5000  # behind the feature statistics
@@ -111,7 +112,7 @@ class Lomma(LatentAttack):
         target, seed = WhiteBox(view, rng), seed_from(rng)
         images = view.public.images
         scores, mean, deviation = _answers(target, images, view.device)
-        tensors = {"features.mean": mean, "features.deviation": deviation}
+        tensors = {"features.mean": mean, "features.deviation": deviation, "classes": torch.tensor(scores.shape[1])}
         curves: list[list[float]] = []
         for number, width in enumerate(self.students):
             progress.say(f"student {number + 1} of {len(self.students)}, width {width}")
@@ -120,13 +121,13 @@ class Lomma(LatentAttack):
             taught, curve = distilled(student, images.to(view.device), scores, self.epochs, seeds.derive(seed, number))
             curves.append(curve)
             tensors.update({f"students.{number}.{name}": t.contiguous() for name, t in taught.state_dict().items()})
-        return Prepared(tensors, {"classes": scores.shape[1], "distillation": curves})
+        return Prepared(tensors, Diagnostics(details={"distillation": curves}))
 
     def identity(self, view: View, prepared: Prepared, rng: torch.Generator) -> LommaTerm:
         taught = []
         for number, width in enumerate(self.students):
             with seeds.ambient(0, "student"):  # weights are drawn, then replaced
-                student = Student(view.image_shape, prepared.notes["classes"], width)
+                student = Student(view.image_shape, int(prepared.tensors["classes"]), width)
             prefix = f"students.{number}."
             own = {k.removeprefix(prefix): tensor for k, tensor in prepared.tensors.items() if k.startswith(prefix)}
             student.load_state_dict(own)

@@ -13,6 +13,7 @@ from leakscope.attacks._affine import Affine, fit_affine
 from leakscope.attacks._release import PublicReleases
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 from leakscope.sparse import SparseCoding
 
@@ -78,7 +79,7 @@ class AnalyticSparse(Attack):
         error = float((estimate.clamp(0, 1) - pictures).square().mean())
         return Prepared(
             {name: tensor.contiguous() for name, tensor in tensors.items()},
-            {"sparse_layers": len(layers), "pictures": len(pictures), "fitted_mse": error},
+            Diagnostics(details={"sparse_layers": len(layers), "pictures": len(pictures), "fitted_mse": error}),
         )
 
     @torch.no_grad()
@@ -88,7 +89,7 @@ class AnalyticSparse(Attack):
             raise ValueError("analytic-sparse rebuilds observed inputs; it was handed no features")
         learnt = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
         if "mean" in learnt:
-            return Reconstruction(learnt["mean"].expand(len(seen), *view.image_shape).clone(), {})
+            return Reconstruction(learnt["mean"].expand(len(seen), *view.image_shape).clone())
         layers, codes = _coded(view.encoder, view.public.images[:2].to(view.device))
         estimate = Affine.read(learnt, "top")(seen.features.to(view.device))
         for number in reversed(range(len(layers))):
@@ -101,7 +102,7 @@ class AnalyticSparse(Attack):
                 estimate = _placed(rebuilt, learnt["scale"])
         images = estimate.reshape(len(seen), *view.image_shape)
         images = images.clamp(0, 1) if view.public.pixels else images
-        return Reconstruction(images.contiguous(), dict(prepared.notes))
+        return Reconstruction(images.contiguous(), prepared.diagnostics)
 
 
 class _Watch:

@@ -15,6 +15,7 @@ from leakscope.attacks._draws import ClassDraws, seed_from
 from leakscope.core import progress, seeds
 from leakscope.core.attack import ATTACKS, Observed, Prepared, Reconstruction
 from leakscope.core.prior import PRIORS, Generator, Prior
+from leakscope.core.results import Diagnostics
 from leakscope.core.spec import nested
 from leakscope.core.threat import Access, View
 
@@ -82,14 +83,16 @@ class Brepmi(ClassAttack):
                 bar.advance(1, radius=float(walk.radius.mean()), active=float(walk.active.sum()))
         return Reconstruction(
             asked.pictures(walk.z),
-            {
-                "per_class": self.images,
-                "unreached": float((~reached).float().mean()),
-                "radius": [round(value, 4) for value in walk.radius.tolist()],
-                "rounds": len(walk.curve),
-                "curve": thinned(walk.curve),  # mean radius
-                "objective_low_is_good": False,
-            },
+            Diagnostics(
+                per_class=self.images,
+                curve=tuple(thinned(walk.curve)),  # mean radius
+                curve_falls=False,
+                details={
+                    "unreached": float((~reached).float().mean()),
+                    "radius": [round(value, 4) for value in walk.radius.tolist()],
+                    "rounds": len(walk.curve),
+                },
+            ),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from leakscope.attacks._release import child
 from leakscope.attacks.embedding import mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.errors import UsageError
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, Encoder, View
 
 _CHUNK = 16
@@ -98,18 +99,19 @@ class EndToEnd(Attack):
         fit = torch.cat(fits)
         length = max(len(curve) for curve in curves)
         padded = [curve + curve[-1:] * (length - len(curve)) for curve in curves]
-        notes: dict[str, Any] = {
-            "fit": mean_finite(fit),
-            "worst_fit": float(fit.max()) if bool(fit.isfinite().all()) else None,
-            "release_error": noise,
-            "peeled": peeled,
-            "diverged": float((~(fit < _ODD)).float().mean()),
-            "diverged_blocks": [] if bool((fit < _ODD).all()) else ["whole network"],
-            "unexplained": float((~(fit <= explainable(features, noise))).float().mean()),
-            "curve": _thinned(torch.tensor(padded).clamp(max=1e30).mean(0).tolist()),
-            "objective_low_is_good": True,
-        }
-        return Reconstruction(torch.cat(images), notes)
+        diagnosed = Diagnostics(
+            curve=tuple(_thinned(torch.tensor(padded).clamp(max=1e30).mean(0).tolist())),
+            diverged=float((~(fit < _ODD)).float().mean()),
+            diverged_blocks=() if bool((fit < _ODD).all()) else ("whole network",),
+            unexplained=float((~(fit <= explainable(features, noise))).float().mean()),
+            details={
+                "fit": mean_finite(fit),
+                "worst_fit": float(fit.max()) if bool(fit.isfinite().all()) else None,
+                "release_error": noise,
+                "peeled": peeled,
+            },
+        )
+        return Reconstruction(torch.cat(images), diagnosed)
 
     def fit(
         self, network: Chain, y: Tensor, image_shape: tuple[int, int, int], rng: torch.Generator, noise: float = 0.0

@@ -13,6 +13,7 @@ from torch import Tensor
 from leakscope.attacks._observed import checked_features
 from leakscope.attacks._release import child
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
 _CHUNK = 64
@@ -58,8 +59,8 @@ class EmbeddingInversion(Attack):
         images = torch.cat([images for images, _, _ in parts])
         finite = torch.cat([finite for _, finite, _ in parts])
         curve = torch.tensor([curve for _, _, curve in parts]).mean(0).tolist()
-        notes = {"curve": curve, "objective_low_is_good": True, "diverged": float((~finite).float().mean())}
-        return Reconstruction(images.clamp(0, 1), notes)
+        found = Diagnostics(curve=tuple(curve), diverged=float((~finite).float().mean()))
+        return Reconstruction(images.clamp(0, 1), found)
 
     def invert(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from leakscope.attacks._release import child
 from leakscope.attacks.embedding import EmbeddingInversion, mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, Encoder, View
 
 _CHUNK = 32
@@ -92,16 +93,15 @@ class Peel(Attack):
         fit_of = {name: torch.cat(parts) for name, parts in fits.items()}
         peeled = list(reversed(fit_of.items()))  # in the order they were solved: a failure spreads onwards
         worst = torch.stack(list(fit_of.values())).nan_to_num(torch.inf).amax(0)
-        notes: dict[str, Any] = {
-            "blocks": {name: _summary(fit) for name, fit in fit_of.items()},
-            "diverged": float((~(worst < _DIVERGED) | ~torch.cat(finite)).float().mean()),
-            "diverged_blocks": [name for name, fit in peeled if not bool((fit < _DIVERGED).all())],
-            "unexplained": float((~(worst <= allowed)).float().mean()),
-            "unexplained_blocks": [name for name, fit in peeled if not bool((fit <= allowed).all())],
-            "curve": torch.tensor(curves).mean(0).tolist(),
-            "objective_low_is_good": True,
-        }
-        return Reconstruction(torch.cat(images), notes)
+        found = Diagnostics(
+            curve=tuple(torch.tensor(curves).mean(0).tolist()),
+            diverged=float((~(worst < _DIVERGED) | ~torch.cat(finite)).float().mean()),
+            diverged_blocks=tuple(name for name, fit in peeled if not bool((fit < _DIVERGED).all())),
+            unexplained=float((~(worst <= allowed)).float().mean()),
+            unexplained_blocks=tuple(name for name, fit in peeled if not bool((fit <= allowed).all())),
+            details={"blocks": {name: _summary(fit) for name, fit in fit_of.items()}},
+        )
+        return Reconstruction(torch.cat(images), found)
 
     @torch.no_grad()
     def block_inputs(self, view: View, seen: Observed, rng: torch.Generator) -> dict[str, Tensor]:

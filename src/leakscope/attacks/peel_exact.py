@@ -20,6 +20,7 @@ from leakscope.attacks.e2e_lbfgs import EndToEnd
 from leakscope.attacks.embedding import mean_finite
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, Encoder, View
 
 _CHUNK = 16
@@ -80,17 +81,15 @@ class PeelExact(Attack):
             images.append(pictures.clamp(0, 1))
             failed.append(peeled.failed | ~fit.isfinite())
             unexplained.append(peeled.unexplained | ~(fit <= explainable(peeled.x, peeled.noise)))
-        notes: dict[str, Any] = {
-            "blocks": {name: _plain(row) for name, row in table.rows.items()},
-            "release_error": noise,
-            "diverged": float(torch.cat(failed).float().mean()),
-            "diverged_blocks": table.failed,
-            "unexplained": float(torch.cat(unexplained).float().mean()),
-            "unexplained_blocks": table.unexplained,
-            "lost_dimensions": {name: row["deficiency"] for name, row in table.rows.items() if row.get("deficiency")},
-            "objective_low_is_good": True,
-        }
-        return Reconstruction(torch.cat(images), notes)
+        found = Diagnostics(
+            diverged=float(torch.cat(failed).float().mean()),
+            diverged_blocks=tuple(table.failed),
+            unexplained=float(torch.cat(unexplained).float().mean()),
+            unexplained_blocks=tuple(table.unexplained),
+            lost_dimensions={name: row["deficiency"] for name, row in table.rows.items() if row.get("deficiency")},
+            details={"blocks": {name: _plain(row) for name, row in table.rows.items()}, "release_error": noise},
+        )
+        return Reconstruction(torch.cat(images), found)
 
     @torch.no_grad()
     def block_inputs(self, view: View, seen: Observed, rng: torch.Generator) -> dict[str, Tensor]:

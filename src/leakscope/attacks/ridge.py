@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakscope.attacks._release import PublicReleases, channel_statistics, child
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
 _SKETCH = 64  # target columns that leave-one-out looks at
@@ -46,7 +47,7 @@ class Ridge(Attack):
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         releases = PublicReleases(view, rng)
         if len(releases) < 2:
-            return Prepared({"mean": view.public.images.mean(0).flatten()}, {"rows": 0})
+            return Prepared({"mean": view.public.images.mean(0).flatten()}, Diagnostics(details={"rows": 0}))
         features, pixels = self._rows(releases)
         draws = len(features) // len(pixels)
         _, scale = channel_statistics(features)
@@ -67,12 +68,14 @@ class Ridge(Attack):
         tensors |= fit.solve(z, x, strengths[best])
         return Prepared(
             tensors,
-            {
-                "strength": self.strengths[best],
-                "left_out_mse": errors[best] / x.shape[1],
-                "rows": len(z),
-                "draws": draws,
-            },
+            Diagnostics(
+                details={
+                    "strength": self.strengths[best],
+                    "left_out_mse": errors[best] / x.shape[1],
+                    "rows": len(z),
+                    "draws": draws,
+                }
+            ),
         )
 
     def _rows(self, releases: PublicReleases) -> tuple[Tensor, Tensor]:
@@ -100,7 +103,7 @@ class Ridge(Attack):
         images = images.reshape(len(seen), *view.image_shape)
         if view.public.pixels:
             images = images.clamp(0, 1)
-        return Reconstruction(images.contiguous(), dict(prepared.notes))
+        return Reconstruction(images.contiguous(), prepared.diagnostics)
 
 
 def _sketch(targets: Tensor, rng: torch.Generator) -> Tensor:

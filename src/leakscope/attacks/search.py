@@ -15,6 +15,7 @@ from leakscope.attacks._lbfgs import Minimum, Objective, minimise
 from leakscope.attacks._release import child
 from leakscope.core import progress
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
 _CHUNK = 64  # pictures searched at once
@@ -95,13 +96,12 @@ class Search(Attack):
         zero = torch.cat([zero for _, _, _, zero in parts])
         return Reconstruction(
             images,
-            {
-                "curve": _thinned(curves.mean(0).tolist()),
-                "objective_low_is_good": True,
-                "zero_gradient": float(zero.float().mean()),
-                "diverged": float((~value.isfinite()).float().mean()),
-                "objective": float(value[value.isfinite()].mean()) if value.isfinite().any() else None,
-            },
+            Diagnostics(
+                curve=tuple(_thinned(curves.mean(0).tolist())),
+                zero_gradient=float(zero.float().mean()),
+                diverged=float((~value.isfinite()).float().mean()),
+                objective=float(value[value.isfinite()].mean()) if value.isfinite().any() else None,
+            ),
         )
 
     def _search(

@@ -68,7 +68,7 @@ def of_result(result: dict[str, Any], *, random_release: bool, averages_noise: b
     leaky = result["metrics"]["leak"]["mean"] > 1 - TIE
     found = {
         # An attack that says what it left unexplained is judged beside the others; see `across`.
-        "attack-diverged": notes.get("diverged", 0) > 0 and "unexplained" not in notes,
+        "attack-diverged": notes.get("diverged", 0) > 0 and notes.get("unexplained") is None,
         # A result at the ceiling needs no more convergence.
         "not-converged": still_falling(notes.get("curve", [])) and not leaky,
         "zero-gradient": notes.get("zero_gradient", 0) > 0,
@@ -79,7 +79,7 @@ def of_result(result: dict[str, Any], *, random_release: bool, averages_noise: b
 
 def _failure(notes: dict[str, Any], leak: float) -> str | None:
     """The flag of an attack that did not explain all the features it was given, if nothing stands in for it."""
-    if "unexplained" not in notes:
+    if notes.get("unexplained") is None:
         return None
     if notes.get("diverged", 0) > 0:
         return "attack-diverged"

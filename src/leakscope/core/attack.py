@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leakscope.core.model import SplitModel
+from leakscope.core.results import Diagnostics
 from leakscope.core.spec import Kind
 from leakscope.core.threat import Access, View
 
@@ -19,7 +20,7 @@ class Prepared:
     """What an attack learnt before seeing a victim: plain tensors, so that it can be cached."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,10 @@ class Observed:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Pictures in [0, 1], one a victim, and what the attack says about itself.
-
-    `notes` the audit understands: `curve` (objective after growing budgets, first to last),
-    `objective_low_is_good`, `zero_gradient` (share of victims), `diverged` (share of victims).
-    """
+    """Pictures in [0, 1], one per victim (`per_class` for each class), and what the attack says about itself."""
 
     images: Tensor
-    notes: dict[str, Any] = field(default_factory=dict)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
 
 class Attack(ABC):

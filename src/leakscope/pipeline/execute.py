@@ -17,6 +17,7 @@ from leakscope.core.data import ImageSet
 from leakscope.core.experiment import AttackPlan, TargetPlan, result_key
 from leakscope.core.metric import Metric, Reference
 from leakscope.core.model import SplitModel
+from leakscope.core.results import Diagnostics
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel, View, grant
 from leakscope.metrics.recognition import MEASURES, Judged, Measure, recognition
@@ -175,11 +176,10 @@ def run_attack(case: Case, place: Workplace) -> tuple[str, Tensor, dict[str, Any
         images = guess.images.detach().float().cpu()
         if not torch.isfinite(images).all():
             raise FloatingPointError(f"{label(case.attack)} returned pictures that are not finite")
-        notes = {
-            **prepared.notes, **guess.notes,
-            "queries": view.budget.spent, "seconds": round(time.monotonic() - started, 3),
-            "cpu_seconds": round(time.process_time() - worked, 3),
-        }  # fmt: skip
+        found = guess.diagnostics.spent(
+            queries=view.budget.spent, seconds=time.monotonic() - started, cpu_seconds=time.process_time() - worked
+        )
+        notes = found.as_json()
         record = {"plan": describe(case.plan), "notes": notes}
         place.store.put("attack", key, record, {"guess": images.clamp(0, 1) if case.victims.pixels else images})
     entry = place.store.get("attack", key)
@@ -192,10 +192,14 @@ def run_prepare(case: Case, view: View, place: Workplace) -> Prepared:
     key = case.plan.prepared_key
     with place.store.claim("prepared", key) as done:
         if done is not None:
-            return Prepared({k: t.to(place.device) for k, t in done.tensors().items()}, done.record["notes"])
+            return Prepared(
+                {k: t.to(place.device) for k, t in done.tensors().items()}, Diagnostics.from_json(done.record["notes"])
+            )
         progress.say(f"{label(case.attack)}: preparing")
         prepared = case.attack.prepare(view, case.rng("prepare", place.device))
-        place.store.put("prepared", key, {"plan": describe(case.plan), "notes": prepared.notes}, prepared.tensors)
+        place.store.put(
+            "prepared", key, {"plan": describe(case.plan), "notes": prepared.diagnostics.as_json()}, prepared.tensors
+        )
     return prepared
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.errors import NotGranted, UsageError
+from leakscope.core.results import Diagnostics
 from leakscope.core.spec import describe
 from leakscope.core.threat import Access, View
 from leakscope.testing.synthetic import CLASSES, SHAPE, small_split, small_view, smooth_images
@@ -56,13 +57,13 @@ class AttackContract:
         started = time.process_time()
         result = self.run(attack, small_view(attack.needs))
         assert time.process_time() - started < SECONDS
-        each = result.notes["per_class"] if attack.rebuilds_classes else 1
+        each = result.diagnostics.per_class if attack.rebuilds_classes else 1
         assert result.images.shape == (len(self.seen(attack)) * each, *SHAPE)
         assert result.images.dtype == torch.float32
         assert result.images.isfinite().all()
         assert result.images.min() >= 0
         assert result.images.max() <= 1
-        json.dumps(result.notes, allow_nan=False)
+        json.dumps(result.diagnostics.as_json(), allow_nan=False)
 
     def test_same_seed_same_output(self, attack: Attack) -> None:
         ambient = torch.random.get_rng_state()
@@ -154,11 +155,11 @@ class AttackContract:
         """What is cached must survive being written: named tensors, and notes that are JSON."""
         view = small_view(attack.needs)
         prepared = attack.prepare(view, seeds.generator(0, "prepare"))
-        json.dumps(prepared.notes, allow_nan=False)
+        json.dumps(prepared.diagnostics.as_json(), allow_nan=False)
         assert all(tensor.is_contiguous() for tensor in prepared.tensors.values())
         read_back = Prepared(
             {name: tensor.clone() for name, tensor in prepared.tensors.items()},
-            json.loads(json.dumps(prepared.notes)),
+            Diagnostics.from_json(json.loads(json.dumps(prepared.diagnostics.as_json()))),
         )
         seen = self.seen(attack)
         first = attack.reconstruct(view, prepared, seen, seeds.generator(0, "reconstruct"))
