@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from leakscope.attacks._affine import Affine, fit_affine
 from leakscope.attacks._release import PublicReleases
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.devices import widened
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
@@ -173,8 +174,8 @@ def _fit_pictures(x: Tensor, pictures: Tensor, tensors: dict[str, Tensor]) -> Te
     centered = flat - flat.mean(1, keepdim=True)
     slope = (centered * truth).sum(1) / centered.square().sum(1).clamp_min(1e-12)
     shift = truth.mean(1) - slope * flat.mean(1)
-    known = _statistics(x).double()
+    known = widened(_statistics(x))
     gram = known.T @ known
     gram += 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    tensors["scale"] = torch.linalg.solve(gram, known.T @ torch.stack((slope, shift), 1).double()).to(x.dtype)
+    tensors["scale"] = torch.linalg.solve(gram, known.T @ widened(torch.stack((slope, shift), 1))).to(x)
     return _placed(x, tensors["scale"])

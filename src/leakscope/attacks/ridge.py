@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakscope.attacks._release import PublicReleases, channel_statistics, child
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.devices import widened
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
@@ -53,13 +54,13 @@ class Ridge(Attack):
         _, scale = channel_statistics(features)
         scale = scale.expand_as(features[:1]).flatten()  # D
         # Features come in single precision; their Gram matrix needs twice the digits.
-        z = (features.flatten(1) / scale).double()
-        center, mean = z.mean(0), pixels.double().mean(0)
+        z = widened(features.flatten(1) / scale)
+        center, mean = z.mean(0), widened(pixels).mean(0)
         z = z - center
-        x = (pixels.double() - mean).repeat_interleave(draws, 0)
+        x = (widened(pixels) - mean).repeat_interleave(draws, 0)
 
         fit = _Spectrum.of(z)
-        sketch = _sketch(x, child(rng, view.device))
+        sketch = _sketch(x, child(rng, x.device))
         level = float(fit.eigenvalues.mean()) or 1.0  # features that never vary: any strength gives the mean picture
         strengths = [strength * level for strength in self.strengths]
         errors = [fit.left_out_error(sketch, strength, draws) for strength in strengths]

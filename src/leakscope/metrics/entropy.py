@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
+
 #: A class needs this many pictures before its variances say anything.
 FEWEST = 10
 #: Features up to which a rotation is fitted; beyond, variances are those of the features themselves.
@@ -55,7 +57,7 @@ def information_bound(fit: Tensor, fit_groups: Tensor, features: Tensor, groups:
         raise ValueError("sigma must be positive: without noise one release may tell everything")
     if len(features) < 2 or features.shape[1:] != fit.shape[1:]:
         raise ValueError("give two samples or more, of the same features as those the rotation is learnt from")
-    fit, z = fit.flatten(1).double(), features.flatten(1).double()
+    fit, z = widened(fit.flatten(1)), widened(features.flatten(1))
     best = math.inf
     for trained, own in ((torch.zeros_like(fit_groups), torch.zeros_like(groups)), (fit_groups, groups)):
         _, index, count = own.unique(return_inverse=True, return_counts=True)
@@ -116,7 +118,7 @@ def error_bounds(variances: Tensor, nats: float) -> tuple[float, float]:
 
 def picture_variances(images: Tensor) -> Tensor:
     """Variances along the principal axes of pictures, rounding to 8 bits included: d, moved down by three errors."""
-    x = images.flatten(1).double()
+    x = widened(images.flatten(1))
     if len(x) < 2:
         raise ValueError(f"variances of pictures need two of them or more, not {len(x)}")
     x = x - x.mean(0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
+
 #: How far rounding may carry a pixel out of [0, 1].
 TOLERANCE = 1e-4
 
@@ -46,11 +48,6 @@ def require_points_or_pictures(guess: Tensor, truth: Tensor) -> None:
         require_pictures(guess, truth)
 
 
-def wide(images: Tensor) -> Tensor:
-    """In double precision where the device has it: sums over pixels are then exact to the last digit shown."""
-    return images if images.device.type == "mps" else images.double()
-
-
 def squared_error(a: Tensor, b: Tensor) -> Tensor:
     """‖a_i − b_i‖² for each image i."""
-    return torch.sum((wide(a) - wide(b)).square().flatten(1), dim=1)
+    return torch.sum((widened(a) - widened(b)).square().flatten(1), dim=1)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.seeds import generator
 
 
@@ -40,4 +41,4 @@ def separability(features: Tensor, *, at_most: int = 512, seed: int = 0) -> Sepa
     if not rows.isfinite().all():
         raise ValueError("features are NaN or infinite; the target did not train")
     distances = torch.pdist(rows)
-    return Separability(float(distances.min()), float(distances.double().mean()), float(distances.max()), len(rows))
+    return Separability(float(distances.min()), float(widened(distances).mean()), float(distances.max()), len(rows))

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.metric import METRICS, Metric, Reference
-from leakscope.metrics.pictures import require_pictures, wide
+from leakscope.metrics.pictures import require_pictures
 
 WINDOW = 11
 SIGMA = 1.5
@@ -66,4 +67,4 @@ class StructuralSimilarity(Metric):
         require_pictures(guess, truth)
         at_once = max(1, PIXELS_AT_ONCE // truth[0].numel())
         parts = zip(guess.split(at_once), truth.split(at_once), strict=True)
-        return torch.cat([ssim_map(wide(a), wide(b)).flatten(1).mean(1) for a, b in parts]).float()
+        return torch.cat([ssim_map(widened(a), widened(b)).flatten(1).mean(1) for a, b in parts]).float()

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leakscope.core.devices import widened
 from leakscope.core.metric import METRICS, Metric, Reference
-from leakscope.metrics.pictures import require_pictures, wide
+from leakscope.metrics.pictures import require_pictures
 from leakscope.metrics.structural import PIXELS_AT_ONCE, WINDOW, ssim_map
 
 
@@ -32,7 +33,7 @@ class PaddedStructuralSimilarity(Metric):
         border = (WINDOW // 2,) * 4
         return torch.cat(
             [
-                ssim_map(F.pad(wide(a), border), F.pad(wide(b), border)).flatten(1).mean(1)
+                ssim_map(F.pad(widened(a), border), F.pad(widened(b), border)).flatten(1).mean(1)
                 for a, b in zip(guess.split(at_once), truth.split(at_once), strict=True)
             ]
         ).float()
