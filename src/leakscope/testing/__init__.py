@@ -13,5 +13,6 @@ class TestMyAttack(AttackContract):
 from leakscope.testing.attacks import AttackContract
 from leakscope.testing.defenses import DefenseContract
 from leakscope.testing.metrics import MetricContract
+from leakscope.testing.priors import PriorContract
 
-__all__ = ["AttackContract", "DefenseContract", "MetricContract"]
+__all__ = ["AttackContract", "DefenseContract", "MetricContract", "PriorContract"]
