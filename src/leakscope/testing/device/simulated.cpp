@@ -340,6 +340,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
+  // PyTorch's own way to the kernel makes a scalar first and warns that it was resized.
+  m.impl("mse_loss", torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
   m.impl("_thnn_fused_gru_cell", &gru_cell);
   m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
 }

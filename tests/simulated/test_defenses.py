@@ -1,0 +1,47 @@
+"""Every defence keeps its contract on an accelerator, trains the CPU's network there, and needs no float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from leakscope.core import seeds
+from leakscope.core.defense import DEFENSES, Defense
+from leakscope.core.model import SplitModel
+from leakscope.pipeline.train import Training, train
+from leakscope.testing import DefenseContract, device
+from leakscope.testing.synthetic import image_set, small_split
+
+from . import methods
+
+
+def built(name: str) -> Defense:
+    return DEFENSES.build({"kind": name, **methods.DEFENSES[name]})
+
+
+@pytest.mark.parametrize("name", methods.DEFENSES)
+class TestDefenses(DefenseContract):
+    device = methods.DEVICE
+
+    @pytest.fixture
+    def defense(self, name: str) -> Defense:
+        return built(name)
+
+
+def trained(name: str, place: str) -> torch.Tensor:
+    """All weights after two epochs in the real loop."""
+    defense = built(name)
+    with seeds.ambient(0, "rebuild"):
+        split: SplitModel = defense.rebuild(small_split(), image_set(2, "private").images)
+    split.defense = defense
+    training = Training(epochs=2, batch=12, optimizer="sgd", learning_rate=0.01)
+    split, _, _ = train(split, image_set(24, "private"), training, seed=0, device=torch.device(place))
+    return torch.cat([p.detach().cpu().flatten() for p in split.parameters()])
+
+
+@pytest.mark.parametrize("name", methods.DEFENSES)
+def test_training_is_the_cpus_with_float64_and_without(name: str) -> None:
+    wanted = trained(name, "cpu")
+    torch.testing.assert_close(trained(name, methods.DEVICE), wanted, atol=2e-4, rtol=0)
+    with device.without_float64():
+        torch.testing.assert_close(trained(name, methods.DEVICE), wanted, atol=2e-4, rtol=0)
