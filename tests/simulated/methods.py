@@ -15,7 +15,7 @@ STYLE = {"kind": "style", "width": 4, "latent": 6, "steps": 4, "batch": 4, "pena
 INSTANCE: dict[str, Spec] = {
     "analytic-sparse": {},
     "decoder": {"steps": 40, "capacity": "small"},
-    "decoder-gan": {"steps": 40, "capacity": "small", "learning_rate": 1e-2},
+    "decoder-gan": {"steps": 60, "capacity": "small", "learning_rate": 1e-2},
     "e2e-lbfgs": {"iterations": 20},
     "embedding": {"steps": 20},
     "ridge": {},

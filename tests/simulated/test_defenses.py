@@ -19,13 +19,16 @@ def built(name: str) -> Defense:
     return DEFENSES.build({"kind": name, **methods.DEFENSES[name]})
 
 
-@pytest.mark.parametrize("name", methods.DEFENSES)
 class TestDefenses(DefenseContract):
     device = methods.DEVICE
 
+    @pytest.fixture(params=methods.DEFENSES)
+    def defense(self, request: pytest.FixtureRequest) -> Defense:
+        return built(request.param)
+
     @pytest.fixture
-    def defense(self, name: str) -> Defense:
-        return built(name)
+    def neutral(self) -> Defense:
+        return DEFENSES.build("gaussian:0")
 
 
 def trained(name: str, place: str) -> torch.Tensor:
@@ -39,9 +42,14 @@ def trained(name: str, place: str) -> torch.Tensor:
     return torch.cat([p.detach().cpu().flatten() for p in split.parameters()])
 
 
+#: How far weights may be from the CPU's: rounding; for `sca` also that its second layer is solved to a tenth, by
+#: another solver than on the CPU.
+ROUNDING, SOLVERS = 2e-4, {"sca": 0.05}
+
+
 @pytest.mark.parametrize("name", methods.DEFENSES)
 def test_training_is_the_cpus_with_float64_and_without(name: str) -> None:
-    wanted = trained(name, "cpu")
-    torch.testing.assert_close(trained(name, methods.DEVICE), wanted, atol=2e-4, rtol=0)
+    wanted, near = trained(name, "cpu"), SOLVERS.get(name, ROUNDING)
+    torch.testing.assert_close(trained(name, methods.DEVICE), wanted, atol=near, rtol=0)
     with device.without_float64():
-        torch.testing.assert_close(trained(name, methods.DEVICE), wanted, atol=2e-4, rtol=0)
+        torch.testing.assert_close(trained(name, methods.DEVICE), wanted, atol=near, rtol=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,35 @@ def stand_in_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def identity(stand_in_root: Path) -> Metric:
+    """The metric with a small program of our own in the place of the face network."""
+    file = stand_in_root / "weights" / "faces.pt2"
+    program = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
+    batch = torch.export.Dim("batch", min=2, max=64)
+    exported = torch.export.export(program.eval(), (torch.rand(4, 3, 64, 64),), dynamic_shapes=({0: batch},))
+    torch.export.save(exported, file)
+    return METRICS.build({"kind": "identity", "file": file.name, "sha256": sha256(file.read_bytes()).hexdigest()})
+
+
 class OnCpu(MetricContract):
     shape = (3, 32, 32)
 
 
 class OnDevice(OnCpu):
     device = methods.DEVICE
+
+
+class TestIdentity(OnDevice):
+    shape = (3, 64, 64)
+
+    @pytest.fixture
+    def metric(self, identity: Metric) -> Metric:
+        return identity
+
+    @pytest.fixture
+    def root(self, stand_in_root: Path) -> Path:
+        return stand_in_root
 
 
 @pytest.mark.parametrize("name", methods.METRICS)
