@@ -36,36 +36,36 @@ class ResidualContract(AttackContract):
         return small_view(access, device=torch.device(self.device), **handed)
 
 
-@pytest.mark.parametrize("name", INSTANCE | CLASS)
-class TestAttacks(AttackContract):
+class OnCpu(AttackContract):
+    pass
+
+
+class OnDevice(AttackContract):
     device = DEVICE
 
+
+class ResidualOnDevice(ResidualContract):
+    device = DEVICE
+
+
+@pytest.mark.parametrize("name", INSTANCE | CLASS)
+class TestAttacks(OnDevice):
     @pytest.fixture
     def attack(self, name: str) -> Attack:
         return built(name)
 
 
 @pytest.mark.parametrize("name", RESIDUAL)
-class TestResidualAttacks(ResidualContract):
-    device = DEVICE
-
+class TestResidualAttacks(ResidualOnDevice):
     @pytest.fixture
     def attack(self, name: str) -> Attack:
         return built(name)
 
 
-class OnCpu(AttackContract):
-    pass
-
-
-class ResidualOnCpu(ResidualContract):
-    pass
-
-
 @pytest.mark.parametrize("name", INSTANCE | RESIDUAL | CLASS)
 def test_pictures_are_the_cpus_with_float64_and_without(name: str) -> None:
     attack = built(name)
-    here, there = (ResidualOnCpu(), TestResidualAttacks()) if name in RESIDUAL else (OnCpu(), TestAttacks())
+    here, there = (ResidualContract(), ResidualOnDevice()) if name in RESIDUAL else (OnCpu(), OnDevice())
     wanted = here.run(attack, here.view(attack.needs)).images
     found = there.run(attack, there.view(attack.needs)).images
     torch.testing.assert_close(found.cpu(), wanted, atol=2e-3, rtol=0)

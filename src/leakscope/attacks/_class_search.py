@@ -19,6 +19,7 @@ from leakscope.core.threat import View
 
 _ROWS = 128  # pictures under way at once: enough to keep a processor busy, few enough to fit its cache
 _POINTS = 25  # of a curve
+_TOLD = 10  # figures that a progress bar shows in a search
 
 
 class ClassAttack(Attack):
@@ -56,7 +57,8 @@ class Course:
     """The objective of a chunk step by step, which rows had no gradient, and the bar that shows it all."""
 
     bar: progress.Bar
-    objective: list[float] = field(default_factory=list)
+    told_every: int = 1  # steps between two figures of the bar: reading one makes an accelerator wait
+    objective: list[Tensor] = field(default_factory=list)  # one scalar for each step, left where it was computed
     zero_gradient: Tensor | None = None
 
     def step(self, objective: Tensor, gradient: Tensor | None = None) -> None:
@@ -64,7 +66,10 @@ class Course:
         self.objective.append(mean_of_finite(objective))
         if self.zero_gradient is None and gradient is not None:
             self.zero_gradient = (gradient == 0).flatten(1).all(1)
-        self.bar.advance(1, objective=self.objective[-1])
+        if len(self.objective) % self.told_every == 0:
+            self.bar.advance(1, objective=float(self.objective[-1]))
+        else:
+            self.bar.advance(1)
 
 
 #: Pictures (class-major) and their final objectives, for the classes of a chunk.
@@ -82,7 +87,7 @@ def rebuild(
     images, objectives, courses = [], [], []
     with progress.stage(attack, steps * len(chunks)) as bar:
         for chunk in chunks:
-            course = Course(bar)
+            course = Course(bar, max(1, steps // _TOLD))
             found, objective = search(chunk, course)
             images.append(found.detach())
             objectives.append(objective.detach())
@@ -96,21 +101,23 @@ def _diagnostics(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, 
     length = max(len(course.objective) for course in courses)
     if length:
         # A search that ended early stays where it ended.
-        curves = torch.tensor([c.objective + c.objective[-1:] * (length - len(c.objective)) for c in courses])
+        read = [torch.stack(c.objective).tolist() if c.objective else [] for c in courses]
+        curves = torch.tensor([found + found[-1:] * (length - len(found)) for found in read])
         curve = thinned((sizes[:, None] * curves).sum(0).div(sizes.sum()).tolist())
     flat = [course.zero_gradient for course in courses if course.zero_gradient is not None]
     return Diagnostics(
         per_class=per_class,
         curve=tuple(curve),
-        objective=mean_of_finite(objective),
+        objective=float(mean_of_finite(objective)),
         diverged=float((~objective.isfinite()).float().mean()),
         zero_gradient=float(torch.cat(flat).float().mean()) if flat else 0.0,
     )
 
 
-def mean_of_finite(values: Tensor) -> float:
-    finite = values[values.isfinite()]
-    return float(finite.mean()) if len(finite) else 0.0
+def mean_of_finite(values: Tensor) -> Tensor:
+    """The mean of the values that are finite, 0 when none is: a scalar that nobody has waited for."""
+    finite = values.isfinite()
+    return torch.where(finite, values, 0).sum() / finite.sum().clamp_min(1)
 
 
 def thinned(curve: list[float]) -> list[float]:

@@ -129,8 +129,12 @@ class Lomma(LatentAttack):
             with seeds.ambient(0, "student"):  # weights are drawn, then replaced
                 student = Student(view.image_shape, int(prepared.tensors["classes"]), width)
             prefix = f"students.{number}."
-            own = {k.removeprefix(prefix): tensor for k, tensor in prepared.tensors.items() if k.startswith(prefix)}
-            student.load_state_dict(own)
+            own = {
+                k.removeprefix(prefix): t.to(view.device, copy=True)
+                for k, t in prepared.tensors.items()
+                if k.startswith(prefix)
+            }
+            student.load_state_dict(own, assign=True)  # tensors that are on the device never leave it
             taught.append(student.to(view.device).eval().requires_grad_(False))
         return LommaTerm(
             WhiteBox(view, rng), taught, prepared.tensors["features.mean"], prepared.tensors["features.deviation"],

@@ -77,7 +77,7 @@ class EmbeddingInversion(Attack):
         finite = torch.ones(len(target), dtype=torch.bool, device=target.device)
         scale = target.flatten(1).square().sum(1).clamp_min(torch.finfo(target.dtype).tiny)
         optimizer = torch.optim.Adam([u], self.learning_rate)
-        curve: list[float] = []
+        curve: list[Tensor] = []
         for step in range(self.steps):
             optimizer.param_groups[0]["lr"] = self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
             with torch.enable_grad():
@@ -86,11 +86,11 @@ class EmbeddingInversion(Attack):
             finite &= value.isfinite() & gradient.flatten(1).isfinite().all(1)
             kept = torch.where(finite.view(-1, 1, 1, 1), u.detach(), kept)
             if step % max(1, self.steps // _POINTS) == 0:
-                curve.append(mean_finite(value.detach()))
+                curve.append(_mean_finite(value.detach()))
             u.grad = torch.where(finite.view(-1, 1, 1, 1), gradient, 0.0)
             optimizer.step()
         final = torch.where((finite & u.isfinite().flatten(1).all(1)).view(-1, 1, 1, 1), u.detach(), kept)
-        return 0.5 + 0.25 * final, finite, curve
+        return 0.5 + 0.25 * final, finite, torch.stack(curve).tolist() if curve else []
 
     def _prior(self, u: Tensor) -> Tensor:
         # With β = 2 the total variation is the plain sum of squared differences.
@@ -101,5 +101,11 @@ class EmbeddingInversion(Attack):
 
 def mean_finite(value: Tensor) -> float:
     """The mean over rows that are finite; a number that JSON can hold even if none is."""
-    finite = value[value.isfinite()]
-    return float(finite.mean()) if len(finite) else torch.finfo(value.dtype).max
+    return float(_mean_finite(value))
+
+
+def _mean_finite(value: Tensor) -> Tensor:
+    """The same, left where it was computed: an accelerator need not wait for it."""
+    finite = value.isfinite()
+    mean = torch.where(finite, value, 0).sum() / finite.sum().clamp_min(1)
+    return torch.where(finite.any(), mean, torch.finfo(value.dtype).max)

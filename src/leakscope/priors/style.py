@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
 from leakscope.priors._adversarial import AdversarialPrior
-from leakscope.priors._convolutional import Critic, ladder, settled
+from leakscope.priors._convolutional import Critic, ladder, settled, take_over
 from leakscope.priors._losses import LOSSES
 from leakscope.priors._mapping import Mapping
 from leakscope.priors._modulation import GAIN, SLOPE, ScaledLinear, demodulation
@@ -71,7 +71,8 @@ class Style(AdversarialPrior):
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         network, critic = self.network(state.shape), self.critic(state.shape)
         for part, module in (("network.", network), ("critic.", critic)):
-            module.load_state_dict({k.removeprefix(part): t for k, t in state.tensors.items() if k.startswith(part)})
+            own = {k.removeprefix(part): t for k, t in state.tensors.items() if k.startswith(part)}
+            take_over(module, own, device)
         finished = StyledGenerator(
             state.shape, self.latent, network.mapping, network.synthesis, Tensor.contiguous, critic=critic,
             opinion=LOSSES[self.loss].generator,

@@ -76,6 +76,7 @@ class PriorContract:
         images = made.decode(z)
         assert images.shape == (5, *self.shape)
         assert images.dtype == torch.float32
+        assert images.device == torch.empty(0, device=self.device).device
         assert images.min() >= 0
         assert images.max() <= 1
         opinion = made.implausibility(images)
