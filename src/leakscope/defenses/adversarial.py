@@ -51,7 +51,7 @@ class InnerAttacker(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> InnerAttacker:
         """Moving a module to some devices makes its parameters anew: the optimiser follows them."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         state = self.optimizer.state_dict()
         self.optimizer = torch.optim.Adam(self.decoder.parameters(), self.rate)
         self.optimizer.load_state_dict(state)

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
 from leakscope.testing.device.build import Unavailable, library
 
@@ -21,9 +22,9 @@ DEVICES = 2
 def install() -> None:
     """Compile the device if need be, and make `torch.device("sim:0")` and `("sim:1")` usable in this process."""
     torch.ops.load_library(library())
-    torch.utils.rename_privateuse1_backend(NAME)
+    rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module())
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    generate_methods_for_privateuse1_backend(for_storage=True)
 
 
 @cache
