@@ -199,11 +199,11 @@ def label(method: object) -> str:
     if parts:
         return "+".join(label(part) for part in parts)
     name = str(getattr(method, "kind_name", type(method).__name__))
-    settings = [f"{key}={_written(value)}" for key, value in _unusual(method).items()]
+    settings = [f"{key}={_written(value)}" for key, value in unusual(method).items()]
     return f"{name}:{','.join(settings)}" if settings else name
 
 
-def _unusual(method: object) -> Plain:
+def unusual(method: object) -> Plain:
     """Fields that are shown and differ from their defaults."""
     unusual: Plain = {}
     for field in dataclasses.fields(cast("Any", method)):
@@ -228,4 +228,4 @@ def _shortened(value: object) -> object:
     """A method as the mapping that builds it, methods inside it too, without fields that have their defaults."""
     if not hasattr(value, "kind_name"):
         return value
-    return {"kind": value.kind_name, **{key: _shortened(item) for key, item in _unusual(value).items()}}
+    return {"kind": value.kind_name, **{key: _shortened(item) for key, item in unusual(value).items()}}
