@@ -58,7 +58,7 @@ def test_with_a_network_for_a_prior(name: str) -> None:
 
 class _Cheat(Attack):
     needs: ClassVar[frozenset[Access]] = frozenset({Access.LABELS})
-    rebuilds_classes: ClassVar[bool] = True
+    goal: ClassVar[str] = "identities"
 
     def look(self, view: View) -> object:
         raise NotImplementedError

@@ -24,7 +24,7 @@ _POINTS = 25  # of a curve
 class ClassAttack(Attack):
     """An attack on classes that searches the latents of a prior."""
 
-    rebuilds_classes: ClassVar[bool] = True
+    goal: ClassVar[str] = "identities"
 
     prior: Prior
 

@@ -54,8 +54,10 @@ class Attack(ABC):
     revision: ClassVar[int]
     #: What it must be handed.
     needs: ClassVar[frozenset[Access]]
-    #: Rebuilds classes rather than observed inputs.
-    rebuilds_classes: ClassVar[bool] = False
+    #: What it rebuilds, by the name of a goal: pictures that were sent, or identities that were learnt.
+    goal: ClassVar[str] = "pictures"
+    #: Fits a linear map: a stronger attack that loses to it is badly tuned.
+    linear: ClassVar[bool] = False
     #: Differentiates through the encoder; compared with black-box attacks by the audit.
     white_box: ClassVar[bool] = False
     #: Takes the expectation over a random release, or trains on fresh draws of it.

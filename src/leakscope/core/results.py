@@ -6,9 +6,8 @@ them are for people; nothing reads a label to find out what something is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -175,8 +174,8 @@ class ControlResult:
     value: float
     required: float
     passed: bool
-    flag: FlagId | None = None  # what it raises against the attack
-    target: str | None = None  # key of the target it belongs to; None: it stands for all
+    flag: FlagId | None = None  # what it raises when it is not passed
+    result: str | None = None  # key of the one result it checks; None: every result of the attack
     where: str = ""
 
 
@@ -217,6 +216,7 @@ class AttackResult:
     metrics: Mapping[str, Summary]
     directions: Mapping[str, Direction]
     diagnostics: Diagnostics
+    control: str  # key of the attack's positive control
     mismatched: float  # leak of the same reconstructions against other victims: the negative control
     label_floor: float | None = None  # leak of the class mean of the label that the head reads; None: not granted
     command: str | None = None  # what repeats it, but for cut, defence, attack and seed
@@ -231,6 +231,14 @@ class AttackResult:
     @property
     def doubtful(self) -> bool:
         return any(flag.blocks for flag in self.flags)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result with the target it belongs to: one row of every table."""
+
+    target: TargetRecord
+    result: AttackResult
 
 
 @dataclass(frozen=True)
@@ -380,6 +388,7 @@ class AuditReport:
     schema: Literal["leakscope/audit/2"] = "leakscope/audit/2"
 
     def control(self, kind: Control) -> ControlReport:
+        """All controls of a kind."""
         return next(control for control in self.controls if control.kind == kind)
 
     def target(self, key: str) -> TargetReport:
@@ -392,12 +401,19 @@ class AuditReport:
     def result(self, key: str) -> AttackResult:
         return next(result for result in self.results if result.key == key)
 
+    def to_frame(self) -> Any:
+        """One row per attack on a target, as a pandas DataFrame."""
+        return to_frame([Entry(self.target(result.target).record, result) for result in self.results])
 
-@cache
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
 def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    if not hasattr(cls, "__pydantic_config__"):
+    if cls not in _ADAPTERS:
         cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-    return TypeAdapter(cls)
+        _ADAPTERS[cls] = TypeAdapter(cls)
+    return _ADAPTERS[cls]
 
 
 def to_json(value: object) -> Plain:
@@ -416,6 +432,30 @@ def from_json(cls: type[T], plain: object, where: str = "the record") -> T:
         raise UsageError(
             f"{where} is not what this version of Leakscope writes ({place}: {first['msg']}); make it again"
         ) from None
+
+
+def to_frame(entries: Iterable[Entry]) -> Any:
+    """Results as a pandas DataFrame: how everything is called, then the mean of every metric, then the doubts."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError("a table of results needs pandas; pip install pandas") from None
+    return pd.DataFrame(
+        {
+            "data": entry.target.data,
+            "model": entry.target.model.label,
+            "cut": entry.target.cut,
+            "defense": entry.target.defense.label,
+            "seed": entry.target.seed,
+            "accuracy": entry.target.accuracy,
+            "attack": entry.result.attack.label,
+            "threat": entry.result.threat.label,
+            **{name: summary.mean for name, summary in entry.result.metrics.items()},
+            "flags": ", ".join(flag.id for flag in entry.result.flags),
+            "key": entry.result.key,
+        }
+        for entry in entries
+    )
 
 
 def audit_schema() -> Plain:

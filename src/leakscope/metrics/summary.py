@@ -8,31 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from leakscope.core.results import Summary
 from leakscope.core.seeds import generator
 
 RESAMPLES = 2_000
 LEVEL = 0.95
 #: Numbers drawn at once; 10,000 images are then resampled without holding 20 million of them.
 DRAWN_AT_ONCE = 4_000_000
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A metric over a set of images; `low` and `high` bound the mean, `worst` leaks most.
-
-    One value (a set metric such as FID, or a single image) has no spread: n = 1, std = 0 and
-    low = high = worst = mean.
-    """
-
-    mean: float
-    std: float  # of the images, with n − 1
-    low: float
-    high: float
-    worst: float
-    n: int
-
-    def as_dict(self) -> dict[str, float | int]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

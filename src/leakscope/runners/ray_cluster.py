@@ -88,7 +88,7 @@ def _reason(error: Exception) -> str:
 
 def _do(job: Plain, store: str, device: str, threads: int) -> dict[str, Any]:
     """Runs on a worker of the cluster."""
-    from leakscope.runners.doing import do
+    from leakscope.runners.outcome import do
 
     return asdict(do(_workshop(store, device, threads), job, f"{os.uname().nodename}/ray-{os.getpid()}"))
 
@@ -97,8 +97,10 @@ def _do(job: Plain, store: str, device: str, threads: int) -> dict[str, Any]:
 def _workshop(store: str, device: str, threads: int) -> Any:
     import torch
 
-    from leakscope.pipeline.jobs import Workshop
-    from leakscope.runners.doing import pin_threads
+    from leakscope.experiments.execution import Executor
+    from leakscope.experiments.workplace import Workplace
+    from leakscope.runners.outcome import pin_threads
+    from leakscope.store import Store
 
     pin_threads(threads)
-    return Workshop(store, torch.device(device))
+    return Executor(Workplace(Store(store), torch.device(device)))

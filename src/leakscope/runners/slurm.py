@@ -36,13 +36,15 @@ class Task:
         """Do jobs one after another; a start costs seconds, so that small ones share it."""
         import torch
 
-        from leakscope.pipeline.jobs import Workshop
-        from leakscope.runners.doing import do, pin_threads
+        from leakscope.experiments.execution import Executor
+        from leakscope.experiments.workplace import Workplace
+        from leakscope.runners.outcome import do, pin_threads
+        from leakscope.store import Store
 
         pin_threads(self.threads)
-        workshop = Workshop(self.store, torch.device(self.device))
+        executor = Executor(Workplace(Store(self.store), torch.device(self.device)))
         worker = f"{os.uname().nodename}/slurm-{os.environ.get('SLURM_JOB_ID', os.getpid())}"
-        return [asdict(do(workshop, job, worker)) for job in json.loads(jobs)]
+        return [asdict(do(executor, job, worker)) for job in json.loads(jobs)]
 
     def checkpoint(self, jobs: str) -> Any:
         """Preempted, or out of time: queue again; what is done is skipped, training resumes at its last saved epoch."""

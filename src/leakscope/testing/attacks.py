@@ -44,7 +44,7 @@ class AttackContract:
 
     def seen(self, attack: Attack) -> Observed:
         """What the target gives away about the victims."""
-        if attack.rebuilds_classes:
+        if attack.goal == "identities":
             return Observed(classes=torch.arange(CLASSES))
         with torch.no_grad():
             return Observed(features=small_split().release(self.truth(), seeds.generator(0, "victims")))
@@ -57,7 +57,7 @@ class AttackContract:
         started = time.process_time()
         result = self.run(attack, small_view(attack.needs))
         assert time.process_time() - started < SECONDS
-        each = result.diagnostics.per_class if attack.rebuilds_classes else 1
+        each = result.diagnostics.per_class if attack.goal == "identities" else 1
         assert result.images.shape == (len(self.seen(attack)) * each, *SHAPE)
         assert result.images.dtype == torch.float32
         assert result.images.isfinite().all()
@@ -88,7 +88,7 @@ class AttackContract:
                 self.run(attack, small_view(attack.needs - {missing}))
 
     def test_beats_the_mean_picture(self, attack: Attack) -> None:
-        if attack.rebuilds_classes:
+        if attack.goal == "identities":
             pytest.skip("rebuilds classes: an untrained network has nothing to give away about them")
         view = small_view(attack.needs)
         truth, mean = self.truth(), view.public.images.mean(0)
@@ -106,7 +106,7 @@ class AttackContract:
         assert self.run(attack, view).images.isfinite().all()
         assert 0 < view.budget.spent <= 50
         unable = small_view(attack.needs, queries=0)
-        if attack.rebuilds_classes:
+        if attack.goal == "identities":
             with pytest.raises(UsageError, match="queries"):
                 self.run(attack, unable)
         else:
@@ -125,12 +125,12 @@ class AttackContract:
     def test_sees_only_its_view(self, attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
         """It reads what a view offers and no file: not its inside, no evaluator, no private picture."""
         view = watched(small_view(attack.needs))
-        if attack.rebuilds_classes:
+        if attack.goal == "identities":
             monkeypatch.setattr(builtins, "open", _no_file)
         self.run(attack, view)
 
     def test_a_class_is_the_same_alone_and_in_a_batch(self, attack: Attack) -> None:
-        if not attack.rebuilds_classes:
+        if attack.goal == "pictures":
             pytest.skip("rebuilds observed inputs")
         view = small_view(attack.needs)
         prepared = attack.prepare(view, seeds.generator(0, "prepare"))

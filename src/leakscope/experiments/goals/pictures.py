@@ -1,0 +1,172 @@
+"""Rebuild the picture a user sent, from what the client released for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from leakscope.auditing.flags import MISMATCHED, TIE
+from leakscope.core import seeds
+from leakscope.core.attack import Attack, Observed
+from leakscope.core.data import ImageSet, Splits
+from leakscope.core.metric import Metric, Reference, Scored
+from leakscope.core.model import SplitModel
+from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
+from leakscope.core.spec import digest, label
+from leakscope.core.words import Control, FlagId
+from leakscope.experiments import stand_ins
+from leakscope.experiments.experiment import TargetSpec
+from leakscope.experiments.floors import FLOORS, class_means
+from leakscope.experiments.goal import GOALS, Goal, Scores
+from leakscope.experiments.scene import Scene
+from leakscope.experiments.stages import Case, Target, run_case, summaries, train_target
+from leakscope.experiments.workplace import Workplace
+
+#: Pictures sent through the client at once.
+BATCH = 256
+
+
+@GOALS.register("pictures")
+@dataclass(frozen=True)
+class Pictures(Goal):
+    """Held-out pictures are sent, and the attacker rebuilds them from their released features."""
+
+    what: ClassVar[str] = "rebuild the picture a user sent"
+    found: ClassVar[str] = (
+        "An attacker rebuilt {share} of what distinguishes a picture from the average of its class, "
+        "from what {target} gives away{twin}"
+    )
+    control_words: ClassVar[Mapping[Control, str]] = {
+        Control.POSITIVE: "every attack must invert an encoder that sends the picture itself"
+        " (one that needs a structure: the easiest network that has it)",
+        Control.NEGATIVE: "reconstructions must not fit the pictures of other victims",
+        Control.CANARY: "the strongest attack must find a copy of the picture planted beside the defended features",
+        Control.BUDGET: "twice the budget of the strongest attack must not rebuild more",
+    }
+
+    def victims(self, splits: Splits, count: int) -> ImageSet:
+        order = torch.randperm(len(splits.heldout), generator=seeds.generator(0, "victims"))
+        return splits.heldout.take(order[:count].sort().values)
+
+    def metrics(self, asked: Sequence[Scored]) -> list[Scored]:
+        return [metric for metric in asked if isinstance(metric, Metric)]
+
+    @torch.no_grad()
+    def observe(self, split: SplitModel, victims: ImageSet, rng: torch.Generator) -> Observed:
+        parts = [split.release(part.to(rng.device), rng) for part in victims.images.split(BATCH)]
+        return Observed(features=torch.cat(parts))
+
+    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
+        scene, victims = case.scene, case.victims
+        values = measured(scene, guess, victims, case.public)
+        others = victims.take(torch.arange(len(victims)).roll(1))
+        leak = [metric for metric in scene.metrics if metric.name == "leak"]
+        swapped = measured(scene, guess, others, case.public, leak)["leak"]
+        return Scores(values, swapped.mean().item())
+
+    def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
+        public, victims = scene.splits.public, scene.victims
+        metrics = [metric for metric in scene.metrics if not metric.of_set]
+        return {
+            name: summaries(measured(scene, guess(public, victims), victims, public, metrics), metrics)
+            for name, guess in FLOORS.items()
+        }
+
+    def flags(self, scene: Scene) -> list[Flag]:
+        known = set(scene.splits.public.labels.tolist())
+        absent = not set(scene.victims.labels.tolist()) <= known
+        return [Flag(FlagId.SINGLE_CLASS_MEANS, scene.short_data_name)] if absent else []
+
+    def control(self, scene: Scene, target: TargetSpec, attack: Attack, place: Workplace) -> list[ControlResult]:
+        """Leak of an attack on an encoder that hides nothing.
+
+        An attack that fails on the audit's own pictures gets easy ones: succeeding there it works, but was
+        given too little to learn these; failing there too, it is broken.
+        """
+        shape = train_target(scene, target, place).record.feature_shape
+        picture = scene.splits.private.shape
+        size = shape if attack.control == "identity" else picture
+        split = stand_ins.CONTROLS[attack.control](size, len(scene.splits.private.classes))
+        stand_in = _stand_in(scene, split, attack.control, size, target, place)
+        leak = run_case(Case.of(scene, stand_in, attack, kind="checked"), place).leak
+        passed, flag = leak >= stand_ins.POSITIVE_LEAK, None
+        if not passed:
+            public = stand_ins.easy_pictures(min(len(scene.splits.public), 1000), picture, "public")
+            victims = stand_ins.easy_pictures(len(scene.victims), picture, "victims")
+            easy = _stand_in(scene, split, f"{attack.control}, easy pictures", size, target, place)
+            case = Case.of(scene, easy, attack, kind="checked", public=public, victims=victims)
+            works = run_case(case, place).leak >= stand_ins.POSITIVE_LEAK
+            flag = FlagId.WEAK_ON_CONTROL if works else FlagId.CONTROL_FAILED
+        return [ControlResult(Control.POSITIVE, label(attack), leak, stand_ins.POSITIVE_LEAK, passed, flag)]
+
+    def checks(
+        self, scene: Scene, target: TargetSpec, attack: Attack, result: AttackResult, place: Workplace
+    ) -> list[ControlResult]:
+        made = train_target(scene, target, place)
+        found = [_longer(scene, made, attack, result, place)] if getattr(attack, "steps", None) else []
+        if attack.control == "identity":
+            found.append(_canary(scene, made, target, attack, result, place))
+        return found
+
+    def negative_controls(self, results: Sequence[AttackResult]) -> tuple[ControlResult, ...]:
+        return tuple(
+            ControlResult(
+                Control.NEGATIVE,
+                result.attack.label,
+                result.mismatched,
+                MISMATCHED,
+                result.mismatched <= MISMATCHED,
+                FlagId.NEGATIVE_CONTROL,
+                result.key,
+            )
+            for result in results
+        )
+
+
+def measured(
+    scene: Scene, guess: Tensor, truth: ImageSet, public: ImageSet, metrics: Sequence[Scored] | None = None
+) -> dict[str, Tensor]:
+    """Every metric of pictures against the true ones."""
+    reference = Reference(class_means(public, truth.labels), scene.config.data_root)
+    return {
+        metric.name: metric(guess, truth.images, reference).detach().cpu()
+        for metric in (scene.metrics if metrics is None else metrics)
+        if isinstance(metric, Metric)
+    }
+
+
+def _longer(scene: Scene, target: Target, attack: Attack, result: AttackResult, place: Workplace) -> ControlResult:
+    """What twice the steps rebuild more."""
+    longer = dataclasses.replace(attack, steps=2 * attack.steps)  # type: ignore[attr-defined, type-var]
+    gained = run_case(Case.of(scene, target, longer, kind="checked"), place).leak - result.leak
+    return ControlResult(
+        Control.BUDGET, label(attack), gained, TIE, gained <= TIE, FlagId.MORE_BUDGET_HELPS, result.key,
+        target.record.name,
+    )  # fmt: skip
+
+
+def _canary(
+    scene: Scene, target: Target, spec: TargetSpec, attack: Attack, result: AttackResult, place: Workplace
+) -> ControlResult:
+    """Whether the attack finds a copy of the picture beside the defended features."""
+    own = target.record.feature_shape
+    split = stand_ins.canary(target.split, own, len(scene.splits.private.classes))
+    planted = _stand_in(scene, split, f"canary of {target.key}", own, spec, place)
+    value = run_case(Case.of(scene, planted, attack, kind="checked"), place).leak
+    return ControlResult(
+        Control.CANARY, label(attack), value, stand_ins.CANARY_LEAK, value >= stand_ins.CANARY_LEAK,
+        FlagId.CANARY_MISSED, result.key, target.record.name,
+    )  # fmt: skip
+
+
+def _stand_in(
+    scene: Scene, split: SplitModel, name: str, shape: tuple[int, ...], spec: TargetSpec, place: Workplace
+) -> Target:
+    """A control in a target's place, with a key of its own."""
+    key = digest({"control": name, "shape": list(shape), "splits": scene.splits_digest})
+    return stand_ins.stand_in(scene, split, key, name, spec, place)
