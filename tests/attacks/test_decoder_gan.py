@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leakscope.attacks._expectation import learn_release
 from leakscope.attacks.decoder import TrainedDecoder
 from leakscope.attacks.decoder_gan import DecoderGAN, Discriminator, _Contest
-from leakscope.auditing import controls
+from leakscope.experiments import stand_ins as controls
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
 from leakscope.core.defense import Defense

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 from leakscope.testing.synthetic import CPU, image_set
 
 from .in_training import check_interrupted, defended, trained, weights

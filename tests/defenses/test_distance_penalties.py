@@ -19,7 +19,7 @@ from leakscope.defenses.mixcon import MixCon, mixcon
 from leakscope.defenses.nopeek import NoPeek, distance_correlation
 from leakscope.defenses.unicon import UniCon, unicon
 from leakscope.models.mlp import MLP
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 from leakscope.testing import DefenseContract
 
 

@@ -17,7 +17,7 @@ from leakscope.core.model import SplitModel
 from leakscope.defenses import dp_sgd
 from leakscope.defenses.dp_sgd import DpSgd
 from leakscope.models.convnet import ConvNet
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 from leakscope.testing.synthetic import CPU, image_set, small_split
 
 pytest.importorskip("opacus")

@@ -18,7 +18,7 @@ from leakscope.defenses.sca import Sca
 from leakscope.defenses.sca_conv import ScaConv
 from leakscope.defenses.sparse_standard import SparseStandard
 from leakscope.models.sca_net import ScaConvNet, ScaNet
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 from leakscope.sparse import Diverged, solve
 from leakscope.testing import DefenseContract
 from leakscope.testing.synthetic import image_set

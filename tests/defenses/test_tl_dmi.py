@@ -16,9 +16,9 @@ from leakscope.core.model import SplitModel
 from leakscope.defenses.tl_dmi import PUBLISHED, TlDmi
 from leakscope.models.convnet import ConvNet
 from leakscope.models.ir import IRArchitecture
-from leakscope.pipeline.config import AuditConfig
-from leakscope.pipeline.plan import make_plan
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.plan import make_plan
+from leakscope.experiments.training import Training, train
 from leakscope.testing import DefenseContract
 from leakscope.testing.synthetic import CPU, image_set
 

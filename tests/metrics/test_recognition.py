@@ -6,8 +6,18 @@ import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
 
+from leakscope.core.metric import METRICS
 from leakscope.core.seeds import generator
-from leakscope.metrics.recognition import MEASURES, Judged, neighbourhoods, recognition
+from leakscope.core.spec import describe
+from leakscope.experiments.experiment import score_key
+from leakscope.metrics import recognition as measures
+from leakscope.metrics.recognition import Judged, neighbourhoods
+
+OURS = [METRICS.build(name) for name in METRICS if METRICS[name].goal == "identities"]
+
+
+def recognition(it: Judged) -> dict[str, torch.Tensor]:
+    return measures.recognition(it, OURS)
 
 
 def judged(k: int = 4, m: int = 3, classes: int = 7, d: int = 5, per_class: int = 6) -> Judged:
@@ -28,7 +38,7 @@ def test_every_measure_equals_a_loop_over_pictures() -> None:
     got = recognition(it)
     for i, identity in enumerate(it.classes.tolist()):
         own = it.private[it.labels == identity]
-        rows: dict[str, list[float]] = {name: [] for name, measure in MEASURES.items() if not measure.of_set}
+        rows: dict[str, list[float]] = {metric.name: [] for metric in OURS if not metric.of_set}
         for j in range(it.scores.shape[1]):
             ranking = it.scores[i, j].argsort(descending=True).tolist()
             says = int(it.believed[i, j]) == identity
@@ -94,3 +104,14 @@ def test_set_measures_look_at_all_reconstructions_together() -> None:
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(ValueError, match="neighbours need"):
         neighbourhoods(torch.zeros(3, 2), torch.zeros(9, 2))
+
+
+def test_a_changed_formula_changes_the_key_of_its_scores() -> None:
+    """A bumped revision reaches the key, so that old results are not reused."""
+    plain = [describe(metric) for metric in OURS]
+    assert all(entry["revision"] == 1 for entry in plain)
+
+    class Revised(type(OURS[0])):  # type: ignore[misc]
+        revision = 2
+
+    assert score_key("a", OURS, None) != score_key("a", [Revised(), *OURS[1:]], None)

@@ -128,7 +128,11 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
     controls = _controls(plan, store)
     found = _found(plan, store, controls)
     results = tuple(result for own in found for result in own.results)
-    reports = scene.goal.control_reports(results, controls)
+    ceiling = scene.goal.ceiling(scene, store)
+    reports = tuple(
+        replace(report, ceiling=ceiling) if report.kind is Control.POSITIVE else report
+        for report in scene.goal.control_reports(results, controls)
+    )
     targets, maps = _targets(scene, found, store)
     flags = _flags(scene, results)
     reached = level_of(_shown(plan, found, reports))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leakscope.experiments.scene import Scene
     from leakscope.experiments.stages import Case
     from leakscope.experiments.workplace import Workplace
+    from leakscope.store import Store
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,10 @@ class Goal(ABC):
     def prepare_judge(self, scene: Scene, place: Workplace) -> None:
         """Make whatever the metrics read beside the pictures, before anything is attacked."""
         del scene, place
+
+    def ceiling(self, scene: Scene, store: Store) -> float | None:
+        """The best that a perfect reconstruction could score, where a judge is not perfect; None: there is no judge."""
+        return None
 
     def judge_work(self, scene: Scene) -> float:
         """How much there is to do for `prepare_judge`: epochs × pictures; 0: nothing."""

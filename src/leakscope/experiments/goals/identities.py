@@ -38,6 +38,7 @@ from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.recognition import Judged, recognition
 from leakscope.metrics.summary import summarize
 from leakscope.models.resolve import resolve
+from leakscope.store import Store
 
 #: Pictures of a prior for each identity, for its floor.
 _SAMPLES = 5
@@ -100,6 +101,10 @@ class Identities(Goal):
 
     def prepare_judge(self, scene: Scene, place: Workplace) -> None:
         judge_of(scene, place)
+
+    def ceiling(self, scene: Scene, store: Store) -> float | None:
+        entry = store.get("evaluator", evaluator_key(scene.config.evaluator, scene.splits))
+        return None if entry is None else float(entry.record["accuracy"])
 
     def judge_work(self, scene: Scene) -> float:
         return float(max(scene.config.evaluator.training.epochs, 1) * len(scene.splits.private))

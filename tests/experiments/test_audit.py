@@ -19,11 +19,13 @@ from torch import Tensor, nn
 import leakscope
 from leakscope.core.defense import DEFENSES, Defense
 from leakscope.core.errors import UsageError
+from leakscope.core.results import AuditReport, from_json
 from leakscope.core.seeds import ambient
-from leakscope.pipeline.audit import run_audit
-from leakscope.pipeline.config import AuditConfig
-from leakscope.pipeline.execute import Workplace
-from leakscope.pipeline.plan import make_plan
+from leakscope.core.words import Control
+from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.plan import make_plan
+from leakscope.experiments.workplace import Workplace
+from leakscope.runners.audit import run_audits
 from leakscope.store import Store
 
 TINY: dict[str, Any] = {
@@ -36,88 +38,93 @@ TINY: dict[str, Any] = {
 }
 
 
-def _audit(store: Path, **settings: Any) -> dict[str, Any]:
+def _audit(store: Path, **settings: Any) -> AuditReport:
     plan = make_plan(AuditConfig.checked({**TINY, **settings}))
-    return run_audit(plan, Workplace(Store(store), torch.device("cpu")), command="test").document
+    return run_audits([plan], Workplace(Store(store), torch.device("cpu")), command="test")[0].report
 
 
-def _scores(document: dict[str, Any]) -> str:
-    return json.dumps([(row["key"], row["attack"], row["metrics"]) for row in document["results"]])
+def _scores(report: AuditReport) -> list[tuple[str, str, Any]]:
+    return [(result.key, result.attack.label, result.metrics) for result in report.results]
+
+
+def _flags(report: AuditReport) -> set[str]:
+    return {flag.id.value for flag in report.flags}
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AuditReport]:
     store = tmp_path_factory.mktemp("audit") / "store"
     return store, _audit(store, defenses=["none", "gaussian:sigma=2.0"])
 
 
-def test_floors_controls_and_results_are_all_there(measured: tuple[Path, dict[str, Any]]) -> None:
-    document = measured[1]
-    assert document["verdict"] == "measured"
-    assert document["evidence"] == "E0"
-    assert abs(document["floors"]["class-mean"]["leak"]["mean"]) < 1e-6
-    assert document["floors"]["mean"]["leak"]["mean"] < 0
-    assert document["controls"]["positive"]["passed"]
-    assert document["controls"]["negative"]["passed"]
-    assert len(document["results"]) == 2 * 3
-    for row in document["results"]:
-        leak = row["metrics"]["leak"]
-        assert leak["low"] <= leak["mean"] <= leak["high"] <= leak["worst"] <= 1
+def test_floors_controls_and_results_are_all_there(measured: tuple[Path, AuditReport]) -> None:
+    report = measured[1]
+    assert report.verdict == "measured"
+    assert report.evidence.level == "E0"
+    assert abs(report.floors["class-mean"]["leak"].mean) < 1e-6
+    assert report.floors["mean"]["leak"].mean < 0
+    assert report.control(Control.POSITIVE).passed
+    assert report.control(Control.NEGATIVE).passed
+    assert len(report.results) == 2 * 3
+    for result in report.results:
+        leak = result.metrics["leak"]
+        assert leak.low <= leak.mean <= leak.high <= leak.worst <= 1
 
 
-def test_a_defence_leaks_less_and_its_accuracy_stands_beside_it(measured: tuple[Path, dict[str, Any]]) -> None:
-    undefended, noisy = measured[1]["targets"]
-    assert (undefended["defense"], noisy["defense"]) == ("none", "gaussian:sigma=2.0")
-    assert noisy["worst_case"]["leak"]["mean"] < undefended["worst_case"]["leak"]["mean"] - 0.1
-    assert undefended["random_release"] is False
-    assert noisy["random_release"] is True
-    assert undefended["accuracy"] > 0.5
+def test_a_defence_leaks_less_and_its_accuracy_stands_beside_it(measured: tuple[Path, AuditReport]) -> None:
+    undefended, noisy = measured[1].targets
+    assert (undefended.record.defense.label, noisy.record.defense.label) == ("none", "gaussian:sigma=2.0")
+    assert noisy.worst_case["leak"].mean < undefended.worst_case["leak"].mean - 0.1
+    assert undefended.record.random_release is False
+    assert noisy.record.random_release is True
+    assert undefended.record.accuracy is not None
+    assert undefended.record.accuracy > 0.5
 
 
-def test_the_worst_case_is_at_least_every_attack(measured: tuple[Path, dict[str, Any]]) -> None:
-    document = measured[1]
-    for target in document["targets"]:
-        rows = [row for row in document["results"] if row["target"] == target["key"]]
-        assert target["worst_case"]["leak"]["mean"] >= max(row["metrics"]["leak"]["mean"] for row in rows)
-        assert target["strongest"] == max(rows, key=lambda row: row["metrics"]["leak"]["mean"])["attack"]
+def test_the_worst_case_is_at_least_every_attack(measured: tuple[Path, AuditReport]) -> None:
+    report = measured[1]
+    for target in report.targets:
+        results = report.of_target(target.record.key)
+        assert target.worst_case["leak"].mean >= max(result.leak for result in results)
+        assert target.strongest == max(results, key=lambda result: result.leak).key
 
 
-def test_pictures_are_chosen_by_rank(measured: tuple[Path, dict[str, Any]]) -> None:
-    for shown in measured[1]["pictures"].values():
-        assert shown["leak"] == sorted(shown["leak"], reverse=True)
-        assert shown["groups"] == sorted(shown["groups"], key=["most leaked", "median", "least leaked"].index)
+def test_pictures_are_chosen_by_rank(measured: tuple[Path, AuditReport]) -> None:
+    for shown in measured[1].pictures.values():
+        assert list(shown.leak) == sorted(shown.leak, reverse=True)
+        assert list(shown.groups) == sorted(shown.groups, key=["most leaked", "median", "least leaked"].index)
 
 
-def test_a_second_run_computes_nothing(measured: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    store, document = measured
+def test_a_second_run_computes_nothing(measured: tuple[Path, AuditReport], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, report = measured
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("nothing is left to compute")
 
     monkeypatch.setattr(Store, "put", refuse)
-    assert _scores(_audit(store, defenses=["none", "gaussian:sigma=2.0"])) == _scores(document)
+    assert _scores(_audit(store, defenses=["none", "gaussian:sigma=2.0"])) == _scores(report)
 
 
-def test_a_new_metric_trains_and_attacks_nothing_anew(measured: tuple[Path, dict[str, Any]]) -> None:
+def test_a_new_metric_trains_and_attacks_nothing_anew(measured: tuple[Path, AuditReport]) -> None:
     store, _ = measured
     count = {kind: len(Store(store).keys(kind)) for kind in ("trained", "prepared", "attack")}
-    document = _audit(store, defenses=["none", "gaussian:sigma=2.0"], metrics=["leak", "mse"])
-    assert set(document["results"][0]["metrics"]) == {"leak", "mse"}
+    report = _audit(store, defenses=["none", "gaussian:sigma=2.0"], metrics=["leak", "mse"])
+    assert set(report.results[0].metrics) == {"leak", "mse"}
     assert count == {kind: len(Store(store).keys(kind)) for kind in count}
 
 
-def test_two_empty_stores_give_the_same_bytes(measured: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_two_empty_stores_give_the_same_bytes(measured: tuple[Path, AuditReport], tmp_path: Path) -> None:
     again = _audit(tmp_path, defenses=["none", "gaussian:sigma=2.0"])
     assert _scores(again) == _scores(measured[1])
 
 
 @pytest.mark.parametrize("attack", ["decoder:steps=0", "search:steps=0"])
 def test_a_crippled_attack_is_inconclusive_not_private(tmp_path: Path, attack: str) -> None:
-    document = _audit(tmp_path, attacks=[attack], gate="leak<=0.99")
-    assert document["verdict"] == "inconclusive"
-    assert document["exit_code"] == 4
-    assert not document["controls"]["positive"]["passed"]
-    assert "control-failed" in {flag["id"] for flag in document["flags"]}
+    report = _audit(tmp_path, attacks=[attack], gate="leak<=0.99")
+    assert report.verdict == "inconclusive"
+    assert report.exit_code == 4
+    assert not report.control(Control.POSITIVE).passed
+    assert "control-failed" in _flags(report)
 
 
 @DEFENSES.register("test-rounding")
@@ -145,27 +152,26 @@ class Rounding(Defense):
 
 
 def test_rounding_is_broken_and_flagged(tmp_path: Path) -> None:
-    document = _audit(tmp_path, defenses=["test-rounding"], gate="leak<=0.5")
-    assert document["verdict"] == "fail"
-    raised = {flag["id"] for flag in document["flags"]}
-    assert {"zero-gradient", "black-box-beats-white-box"} <= raised
+    report = _audit(tmp_path, defenses=["test-rounding"], gate="leak<=0.5")
+    assert report.verdict == "fail"
+    assert {"zero-gradient", "black-box-beats-white-box"} <= _flags(report)
 
 
 def test_e2_runs_canary_and_budget(tmp_path: Path) -> None:
-    document = _audit(
+    report = _audit(
         tmp_path, evidence="E2", seeds=[0], attacks=["ridge", "decoder:steps=60"], defenses=["gaussian:sigma=1.0"]
     )
-    assert document["controls"]["canary"]["passed"] is not None
-    assert document["evidence"] == "E0"  # not the full suite, not three seeds
-    missing = document["evidence_detail"]["missing"]
+    assert report.control(Control.CANARY).passed is not None
+    assert report.evidence.level == "E0"  # not the full suite, not three seeds
+    missing = report.evidence.missing
     assert any("three seeds" in text for text in missing)
     assert any("undefended twin" in text for text in missing)  # only a defended target was audited
 
 
 def test_points_that_are_not_pictures_are_audited_too(tmp_path: Path) -> None:
-    document = _audit(tmp_path, data="gaussians", model="mlp", cuts=[], attacks=["ridge"], training={"epochs": 2})
-    assert set(document["results"][0]["metrics"]) == {"leak", "mse", "cosine"}
-    assert document["pictures"] == {}
+    report = _audit(tmp_path, data="gaussians", model="mlp", cuts=[], attacks=["ridge"], training={"epochs": 2})
+    assert set(report.results[0].metrics) == {"leak", "mse", "cosine"}
+    assert report.pictures == {}
 
 
 def test_a_module_in_memory(tmp_path: Path) -> None:
@@ -175,7 +181,7 @@ def test_a_module_in_memory(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     result = leakscope.audit(model, (images, labels), cut="1", attacks=["ridge"], victims=8, out=tmp_path / "out")
     assert result.verdict in {"measured", "inconclusive"}
-    assert result.results[0]["metrics"]["leak"]["mean"] > 0.5
+    assert result.results[0].leak > 0.5
     assert (tmp_path / "out" / "report.html").exists()
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
@@ -208,7 +214,7 @@ def test_kill_9_in_an_attack_loses_only_that_attack(tmp_path: Path) -> None:
         process = start(tmp_path / name)
         out, error = process.communicate(timeout=240)
         assert process.returncode == 0, error
-        outputs[name] = json.loads(out)
+        outputs[name] = from_json(AuditReport, json.loads(out))
     assert _scores(outputs["killed"]) == _scores(outputs["calm"])
     for entry, stamp in trained.items():
         assert (killed.root / "entries/trained" / entry[:2] / entry).stat().st_mtime_ns == stamp
@@ -216,9 +222,10 @@ def test_kill_9_in_an_attack_loses_only_that_attack(tmp_path: Path) -> None:
 
 def test_attacks_that_peel_blocks_have_a_control_of_their_own(tmp_path: Path) -> None:
     residual = {"model": "preact-resnet:width=8", "cuts": ["layer1"], "resize": 16, "training": {"epochs": 0}}
-    document = _audit(tmp_path, **residual, attacks=["peel-exact", "e2e-lbfgs"], victims=4)
-    assert document["controls"]["positive"]["attacks"]["peel-exact"] > 0.999
-    assert document["results"][0]["metrics"]["leak"]["mean"] > 0.999
+    report = _audit(tmp_path, **residual, attacks=["peel-exact", "e2e-lbfgs"], victims=4)
+    exact = next(control for control in report.control(Control.POSITIVE).results if control.attack == "peel-exact")
+    assert exact.value > 0.999
+    assert report.results[0].leak > 0.999
 
 
 def test_an_attack_that_does_not_suit_is_refused_before_training(tmp_path: Path) -> None:
@@ -229,10 +236,10 @@ def test_an_attack_that_does_not_suit_is_refused_before_training(tmp_path: Path)
 
 def test_too_little_public_data_is_weak_not_broken(tmp_path: Path) -> None:
     few = {"splits": {"private": 200, "heldout": 40, "public": 20}, "training": {"epochs": 1}, "attacks": ["ridge"]}
-    document = _audit(tmp_path / "a", **few)
+    report = _audit(tmp_path / "a", **few)
     # Twenty pictures do not span 64 pixels: ridge works, but cannot learn these.
-    assert not document["controls"]["positive"]["passed"]
-    assert {flag["id"] for flag in document["flags"]} >= {"weak-on-control"}
-    assert document["verdict"] == "measured"
-    leak = document["targets"][0]["worst_case"]["leak"]["high"]
-    assert _audit(tmp_path / "b", **few, gate=f"leak<={leak + 0.01}")["verdict"] == "inconclusive"
+    assert not report.control(Control.POSITIVE).passed
+    assert "weak-on-control" in _flags(report)
+    assert report.verdict == "measured"
+    leak = report.targets[0].worst_case["leak"].high
+    assert _audit(tmp_path / "b", **few, gate=f"leak<={leak + 0.01}").verdict == "inconclusive"

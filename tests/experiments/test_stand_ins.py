@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.auditing.controls import PixelPath, canary, easy_pictures, identity_control, residual_control
-from leakscope.auditing.floors import FLOORS, class_means
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
 from leakscope.core.seeds import generator
 from leakscope.defenses.gaussian import Gaussian
+from leakscope.experiments.floors import FLOORS, class_means
+from leakscope.experiments.stand_ins import PixelPath, canary, easy_pictures, identity_control, residual_control
 
 
 @pytest.mark.parametrize("shape", [(7, 4, 4), (3, 8, 8), (5,), (6, 9)])

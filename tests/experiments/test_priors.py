@@ -11,7 +11,7 @@ from leakscope.core import seeds
 from leakscope.core.errors import UsageError
 from leakscope.core.prior import PRIORS
 from leakscope.core.threat import Access, ThreatModel, View, grant
-from leakscope.pipeline.priors import kept_priors, prior_plan
+from leakscope.experiments.priors import kept_priors, prior_plan
 from leakscope.store import Store
 from leakscope.testing.synthetic import CLASSES, CPU, image_set, small_split
 

@@ -13,11 +13,12 @@ import torch
 import yaml
 
 from leakscope.core.errors import UsageError
+from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.export import export_target
+from leakscope.experiments.plan import Plan, make_plan
+from leakscope.experiments.stages import Target, train_target
+from leakscope.experiments.workplace import Workplace
 from leakscope.models.resolve import resolve
-from leakscope.pipeline.config import AuditConfig
-from leakscope.pipeline.execute import Target, Workplace, realise, target_plan
-from leakscope.pipeline.export import export_target
-from leakscope.pipeline.plan import Plan, make_plan
 from leakscope.store import Store
 
 BASE: dict[str, Any] = {
@@ -30,7 +31,7 @@ DEFENSES: list[Any] = ["none", [{"kind": "bottleneck", "channels": 1}, {"kind": 
 
 def _realised(place: Workplace, **settings: Any) -> tuple[Plan, Target]:
     plan = make_plan(AuditConfig.checked({**BASE, **settings}))
-    return plan, realise(plan, target_plan(plan, *plan.grid[0]), place)
+    return plan, train_target(plan.scene, plan.targets[0], place)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +52,10 @@ def test_the_same_target_comes_back(number: int, place: Workplace, tmp_path: Pat
     folder = export_target(place.store, target.key[:10], tmp_path / "deep" / "target")
     again, loaded = _realised(place, model=f"path:{folder}")
     assert again.config.training.epochs == 0
-    assert loaded.record["accuracy"] == target.record["accuracy"]
-    assert loaded.record["defense"] == target.record["defense"]
-    assert loaded.record["cut"] == target.record["cut"]
-    pictures = plan.splits.heldout.images
+    assert loaded.record.accuracy == target.record.accuracy
+    assert loaded.record.defense == target.record.defense
+    assert loaded.record.cut == target.record.cut
+    pictures = plan.scene.splits.heldout.images
     rngs = [torch.Generator().manual_seed(1) for _ in range(2)]
     with torch.no_grad():
         assert torch.equal(target.split(pictures, rngs[0]), loaded.split(pictures, rngs[1]))
@@ -67,7 +68,7 @@ def test_an_untrained_target_comes_back(place: Workplace, tmp_path: Path) -> Non
     _, target = _realised(place, training={"epochs": 0}, seeds=[3])
     folder = export_target(place.store, target.key, tmp_path / "target")
     _, loaded = _realised(place, model=f"path:{folder}")
-    assert loaded.record["accuracy"] == target.record["accuracy"]
+    assert loaded.record.accuracy == target.record.accuracy
 
 
 def test_the_folder_is_a_model_repository(zoo: Path) -> None:

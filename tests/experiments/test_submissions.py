@@ -12,12 +12,13 @@ import yaml
 from safetensors.torch import save_file
 
 from leakscope.core.errors import UsageError
-from leakscope.pipeline.audit import run_audit
-from leakscope.pipeline.config import AuditConfig
-from leakscope.pipeline.execute import Workplace
-from leakscope.pipeline.outside import Card, submit
-from leakscope.pipeline.plan import Plan, make_plan
-from leakscope.report.results import read_results
+from leakscope.experiments.audit import Audit
+from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.plan import Plan, make_plan
+from leakscope.experiments.reading import read_entries
+from leakscope.experiments.submissions import Card, submit
+from leakscope.experiments.workplace import Workplace
+from leakscope.runners.audit import run_audits
 from leakscope.store import Store
 
 SETTINGS: dict[str, Any] = {
@@ -50,28 +51,32 @@ def _handed_in(folder: Path, guess: torch.Tensor, **changes: Any) -> tuple[Path,
     return path, card
 
 
+def _audited(plan: Plan, place: Workplace) -> Audit:
+    return run_audits([plan], place, command="")[0]
+
+
 def test_an_outside_attack_is_scored_listed_and_counts(place: Workplace, plan: Plan, tmp_path: Path) -> None:
-    before = run_audit(plan, place, command="")
-    assert any("E3" in text for text in before.document["evidence_detail"]["missing"])
-    path, card = _handed_in(tmp_path, plan.victims.images)
-    row = submit(plan, place, path, Card.read(card), "leakscope submit …")
-    assert row["metrics"]["leak"]["mean"] == pytest.approx(1)
-    assert row["metrics"]["mse"]["mean"] == 0
-    after = run_audit(plan, place, command="")
-    rows = {result["attack"]: result for result in after.results}
-    assert {"ridge", "outside:name=oracle"} <= set(rows)
-    assert rows["outside:name=oracle"]["notes"]["by"] == "Somebody"
-    (target,) = after.document["targets"]
-    assert target["strongest"] == "outside:name=oracle"
-    assert target["worst_case"]["leak"]["mean"] == pytest.approx(1), "the best known attack decides"
-    assert "an outside attack or a stated bound" in after.document["evidence_detail"]["met"]
-    listed = {result.attack: result for result in read_results(place.store).rows}
-    assert listed["outside:name=oracle"].outside
-    assert listed["outside:name=oracle"].threat == "features, 5 queries"
-    assert not listed["ridge"].outside
+    before = _audited(plan, place).report
+    assert any("E3" in text for text in before.evidence.missing)
+    path, card = _handed_in(tmp_path, plan.scene.victims.images)
+    handed_in = submit(plan, place, path, Card.read(card), "leakscope submit …").result
+    assert handed_in.leak == pytest.approx(1)
+    assert handed_in.metrics["mse"].mean == 0
+    after = _audited(plan, place).report
+    results = {result.attack.label: result for result in after.results}
+    assert {"ridge", "outside:name=oracle"} <= set(results)
+    assert results["outside:name=oracle"].by == "Somebody"
+    (target,) = after.targets
+    assert target.strongest == results["outside:name=oracle"].key
+    assert target.worst_case["leak"].mean == pytest.approx(1), "the best known attack decides"
+    assert "an outside attack or a stated bound" in after.evidence.met
+    listed = {entry.result.attack.label: entry.result for entry in read_entries(place.store)}
+    assert listed["outside:name=oracle"].traits.outside
+    assert listed["outside:name=oracle"].threat.label == "features, 5 queries"
+    assert not listed["ridge"].traits.outside
     # Other victims, or another target, are another matter.
     other = make_plan(AuditConfig.checked({**SETTINGS, "victims": 6}))
-    assert not any(result["attack"].startswith("outside") for result in run_audit(other, place, command="").results)
+    assert not any(result.traits.outside for result in _audited(other, place).results)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +102,6 @@ def test_what_cannot_be_scored_is_one_line(
 
 def test_one_target_at_a_time(place: Workplace, tmp_path: Path) -> None:
     several = make_plan(AuditConfig.checked({**SETTINGS, "defenses": ["none", "dropout"]}))
-    path, card = _handed_in(tmp_path, several.victims.images)
+    path, card = _handed_in(tmp_path, several.scene.victims.images)
     with pytest.raises(UsageError, match="2 targets"):
         submit(several, place, path, Card.read(card), "")

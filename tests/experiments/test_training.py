@@ -16,8 +16,8 @@ from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.seeds import ambient, generator
 from leakscope.defenses.gaussian import Gaussian
-from leakscope.pipeline import train as training_module
-from leakscope.pipeline.train import Training, _augmented, predict, train
+from leakscope.experiments import training as training_module
+from leakscope.experiments.training import Training, _augmented, predict, train
 
 CPU = torch.device("cpu")
 

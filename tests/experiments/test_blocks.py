@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from leakscope.cli import app, run
-from leakscope.pipeline.audit import run_audit
-from leakscope.pipeline.config import AuditConfig
-from leakscope.pipeline.document import Audit
-from leakscope.pipeline.execute import Workplace
-from leakscope.pipeline.folder import write_folder
-from leakscope.pipeline.plan import make_plan
+from leakscope.core.words import FlagId
+from leakscope.experiments.audit import Audit
+from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.folder import write_folder
+from leakscope.experiments.plan import make_plan
+from leakscope.experiments.workplace import Workplace
+from leakscope.runners.audit import run_audits
 from leakscope.store import Store
 
 SETTINGS = {
@@ -31,7 +32,7 @@ SETTINGS = {
 
 def audited(folder: Path, **changes: object) -> Audit:
     plan = make_plan(AuditConfig.checked(SETTINGS | changes))
-    return run_audit(plan, Workplace(Store(folder), torch.device("cpu")), command="test")
+    return run_audits([plan], Workplace(Store(folder), torch.device("cpu")), command="test")[0]
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Audit:
 
 
 def test_every_block_is_compared_with_what_it_read(finished: Audit) -> None:
-    first, second = finished.document["targets"]
-    assert "blocks" not in second  # one seed is enough
-    exact, whole = first["blocks"]["attacks"]
-    assert (exact["peeled"], whole["peeled"]) == (True, False)
-    assert [row["block"] for row in exact["rows"]] == ["layer1.0", "layer1.1", "layer2.0", "layer2.1"]
-    assert all(row["error"] < 1e-4 and row["lost"] == 0 for row in exact["rows"])
-    assert all(row["shape"] == [4, 8, 8] for row in exact["rows"][:3])
-    maps = finished.pictures[f"maps/{exact['result']}"]
+    first, second = finished.report.targets
+    assert second.blocks is None  # one seed is enough
+    assert first.blocks is not None
+    exact, whole = first.blocks.attacks
+    assert (exact.peeled, whole.peeled) == (True, False)
+    assert [row.block for row in exact.rows] == ["layer1.0", "layer1.1", "layer2.0", "layer2.1"]
+    assert all(row.error is not None and row.error < 1e-4 and not row.lost for row in exact.rows)
+    assert all(row.shape == (4, 8, 8) for row in exact.rows[:3])
+    maps = finished.images[f"maps/{exact.result}"]
     assert maps.shape == (4, 2, 8, 8)
     # Inverted to the last digits, the guess is drawn as the truth is; both fill the scale of the true one.
     assert (maps[:, 0].int() - maps[:, 1].int()).abs().max() <= 1
@@ -68,29 +70,32 @@ def test_the_report_shows_blocks_where_there_are_any(finished: Audit, tmp_path: 
 def test_a_network_without_shortcuts_is_compared_layer_by_layer(tmp_path: Path) -> None:
     attack = {"kind": "peel", "steps": 5, "plain_layers": True, "shallow": {"kind": "embedding", "steps": 5}}
     model = {**SETTINGS["model"], "skip": False}  # type: ignore[dict-item]
-    document = audited(tmp_path, model=model, attacks=[attack]).document
-    assert len(document["targets"][0]["blocks"]["attacks"][0]["rows"]) == 5
-    flagged = [flag for flag in document["flags"] if flag["id"] in {"attack-diverged", "not-converged"}]
+    report = audited(tmp_path, model=model, attacks=[attack]).report
+    blocks = report.targets[0].blocks
+    assert blocks is not None
+    assert len(blocks.attacks[0].rows) == 5
+    flagged = [flag for flag in report.flags if flag.id in {FlagId.DIVERGED, FlagId.NOT_CONVERGED}]
     assert flagged
-    assert all("block" in flag["where"] and "layer2.1" in flag["where"] for flag in flagged)
+    assert all("block" in flag.where and "layer2.1" in flag.where for flag in flagged)
 
 
 def test_a_noisy_release_is_regularised_and_never_private_unless_it_converged(tmp_path: Path) -> None:
-    document = audited(
+    report = audited(
         tmp_path, defenses=[{"kind": "gaussian", "sigma": 0.05}], threat={"access": ["features", "encoder"]}
-    ).document
-    for row in document["results"]:
-        assert row["notes"]["release_error"] == pytest.approx(0.05, rel=0.1)
-        assert row["notes"]["unexplained"] == 0
-        assert "noise-not-averaged" not in row["flags"]
-        assert row["metrics"]["leak"]["mean"] > 0.9
+    ).report
+    for result in report.results:
+        assert result.diagnostics.details["release_error"] == pytest.approx(0.05, rel=0.1)
+        assert result.diagnostics.unexplained == 0
+        assert FlagId.NOISE_NOT_AVERAGED not in {flag.id for flag in result.flags}
+        assert result.leak > 0.9
     # Noise that drowns the features: whatever is rebuilt, a flag says so or the features are explained.
     drowned = audited(
         tmp_path, defenses=[{"kind": "gaussian", "sigma": 50.0}], threat={"access": ["features", "encoder"]}
-    ).document
-    for row in drowned["results"]:
-        converged = not row["notes"]["unexplained"] and not row["notes"]["diverged"]
-        assert converged or {"not-converged", "attack-diverged", "features-unexplained"} & set(row["flags"])
+    ).report
+    doubts = {FlagId.NOT_CONVERGED, FlagId.DIVERGED, FlagId.FEATURES_UNEXPLAINED}
+    for result in drowned.results:
+        converged = not result.diagnostics.unexplained and not result.diagnostics.diverged
+        assert converged or doubts & {flag.id for flag in result.flags}
 
 
 NETWORKS = """
@@ -139,7 +144,7 @@ def test_what_cannot_be_peeled_is_refused_in_one_line_before_training(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     Path("nets.py").write_text(NETWORKS)
-    monkeypatch.setattr("leakscope.pipeline.train.train", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("leakscope.experiments.training.train", lambda *_, **__: pytest.fail("it was trained"))
     arguments = ["audit", "--data", "digits", "--model", model, "--cut", cut, "--attack", attack, "--epochs", "1"]
     assert run(app, arguments) == 2
     said = capsys.readouterr().err.strip()
