@@ -34,7 +34,6 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
@@ -100,27 +99,6 @@ class Generator(nn.Module, ABC):
     def from_style(self, w: Tensor) -> Tensor:
         """Pictures of styles: N×style, the same in every layer, or N×layers×style."""
         return self.decode(w[:, 0] if w.ndim == 3 else w)
-
-    def to_p(self, w: Tensor) -> Tensor:
-        """The P space: undoes the mapping network's last leaky rectifier, so that coordinates look Gaussian."""
-        return F.leaky_relu(w, 1 / self.slope)
-
-    def from_p(self, p: Tensor) -> Tensor:
-        return F.leaky_relu(p, self.slope)
-
-    @torch.no_grad()
-    def style_bounds(
-        self, count: int, rng: torch.Generator, *, deviations: float = 1.0, truncation: float = 1.0, batch: int = 4096
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Low and high w of a box around common styles, and the deviation σ of each coordinate of P.
-
-        The box is mean ± `deviations`·σ in P, brought back to W (MIRROR); the map is monotone, so a box
-        stays a box. `count` latents are drawn.
-        """
-        sizes = [min(batch, count - start) for start in range(0, count, batch)]
-        p = torch.cat([self.to_p(self.to_style(self.sample(size, rng), truncation)) for size in sizes])
-        mean, deviation = p.mean(0), p.std(0)
-        return self.from_p(mean - deviations * deviation), self.from_p(mean + deviations * deviation), deviation
 
     @torch.no_grad()
     def pictures(self, count: int, rng: torch.Generator, batch: int = 128) -> Tensor:

@@ -14,16 +14,16 @@ from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.prior import Prior, PriorState, Scores
 from leakscope.core.spec import describe, digest
+from leakscope.nn.adversarial import LOSSES
 from leakscope.priors._convolutional import Critic, ladder, settled
 from leakscope.priors._duel import Duel
 from leakscope.priors._game import Batches, Pace, Players, play
-from leakscope.priors._losses import LOSSES
 from leakscope.priors._opening import imitate_components
 from leakscope.priors._pictures import fitting, require_size
 
 
 class AdversarialPrior(Prior):
-    """A generator and a critic trained against each other by the equations of `loss`, in `_losses`.
+    """A generator and a critic trained against each other by the equations of `loss`, in `nn.adversarial`.
 
     Weights of the generator are averaged over the steps, θ̄ ← βθ̄ + (1 − β)θ, and the average is kept. The
     penalty is taken every `penalty_every`-th critic step and weighted up by as much.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakscope.nn.adversarial import Loss
 from leakscope.priors._game import Batches, Players, Rules
-from leakscope.priors._losses import Loss
 
 
 class Duel(Rules):

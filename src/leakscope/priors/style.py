@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
+from leakscope.nn.adversarial import LOSSES
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, ladder, settled
-from leakscope.priors._losses import LOSSES
 from leakscope.priors._mapping import Mapping
 from leakscope.priors._modulation import GAIN, SLOPE, ScaledLinear, demodulation
 from leakscope.priors._styled import StyledGenerator
@@ -29,7 +29,7 @@ class Style(AdversarialPrior):
     """A mapping network z ↦ w and modulated convolutions that read w at every size.
 
     w = LReLU_{0.2}(W_d(… LReLU_{0.2}(W_1 z/‖z‖))); each layer convolves with weights w_oi·s_i(w), scaled to
-    unit norm. The equations of each `loss` are in `_losses`.
+    unit norm. The equations of each `loss` are in `nn.adversarial`.
 
     Karras et al., "Analyzing and improving the image quality of StyleGAN", 2020.
 
