@@ -34,7 +34,7 @@ class PeelExact(Attack):
     """Inverts each block by its piecewise linearity, from the deepest, then the shallow layers.
 
     x_{ℓ−1} with `W_s x + W_2 act(W_1 x) = x_ℓ`: fixed point with Anderson mixing, then Newton on the sign
-    pattern (`_invert`). Shallow layers are one linear least-squares problem if they are affine, and a
+    pattern (`peeling.invert`). Shallow layers are one linear least-squares problem if they are affine, and a
     smooth-picture problem (`e2e-lbfgs`) if they are not, or lose dimensions.
 
     The tolerance grows by `tolerance` a block: a block cannot be fitted closer than the error it

@@ -120,6 +120,26 @@ class Generator(nn.Module, ABC):
         return next(itertools.chain(self.parameters(), self.buffers())).device
 
 
+@dataclass(frozen=True)
+class Material:
+    """What a prior is fitted with.
+
+    `checkpoint` is a folder for work under way: killed and called again with a generator in the same
+    state, `fit` gives the numbers of a run that was never killed.
+    """
+
+    public: ImageSet
+    rng: torch.Generator
+    device: torch.device
+    checkpoint: Path | None = None
+    scores: Scores | None = None  # the target's, for a prior that `reads_scores`
+    start: PriorState | None = None  # of the prior it `begins_with`
+
+    def seed(self) -> int:
+        """One number of the generator, to name others by."""
+        return int(torch.randint(2**31, (1,), generator=self.rng, device=self.rng.device))
+
+
 class Prior(ABC):
     """A frozen dataclass whose fields are the prior's hyper-parameters."""
 
@@ -141,7 +161,6 @@ class Prior(ABC):
         """Refuse pictures this prior cannot make: one line, with the remedy. The default makes any."""
         return
 
-    @abstractmethod
     def fit(
         self,
         public: ImageSet,
@@ -152,11 +171,12 @@ class Prior(ABC):
         scores: Scores | None = None,
         start: PriorState | None = None,
     ) -> PriorState:
-        """Learn from public pictures alone.
+        """Learn from public pictures alone."""
+        return self.learn(Material(public, rng, device, checkpoint, scores, start))
 
-        `checkpoint` is a folder for work under way: killed and called again with a generator in the same
-        state, `fit` gives the numbers of a run that was never killed.
-        """
+    @abstractmethod
+    def learn(self, given: Material) -> PriorState:
+        """`fit`, as each prior does it."""
 
     @abstractmethod
     def generator(self, state: PriorState, device: torch.device) -> Generator:

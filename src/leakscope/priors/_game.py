@@ -30,6 +30,19 @@ class Players(nn.Module):
         self.generator, self.critic = generator, critic
         self.average = copy.deepcopy(generator).requires_grad_(False)
 
+    def fake(self, count: int, latent: int, rng: torch.Generator) -> Tensor:
+        """Pictures of random latents."""
+        images: Tensor = self.generator(torch.randn(count, latent, generator=rng, device=rng.device))
+        return images
+
+    def kept(self) -> dict[str, Tensor]:
+        """The tensors of the averaged generator, `network.…`, and of the critic, `critic.…`."""
+        return {
+            f"{part}.{name}": tensor.contiguous()
+            for part, network in (("network", self.average), ("critic", self.critic))
+            for name, tensor in network.state_dict().items()
+        }
+
 
 class Rules(ABC):
     """The losses of a game. Every random number comes from the generator that is handed over."""

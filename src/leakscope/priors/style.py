@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
 from leakscope.nn.adversarial import LOSSES
+from leakscope.nn.weights import part
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, ladder, settled
 from leakscope.priors._mapping import Mapping
@@ -70,8 +71,8 @@ class Style(AdversarialPrior):
 
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         network, critic = self.network(state.shape), self.critic(state.shape)
-        for part, module in (("network.", network), ("critic.", critic)):
-            module.load_state_dict({k.removeprefix(part): t for k, t in state.tensors.items() if k.startswith(part)})
+        network.load_state_dict(part(state.tensors, "network"))
+        critic.load_state_dict(part(state.tensors, "critic"))
         finished = StyledGenerator(
             state.shape, self.latent, network.mapping, network.synthesis, Tensor.contiguous, critic=critic,
             opinion=LOSSES[self.loss].generator,
