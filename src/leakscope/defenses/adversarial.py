@@ -77,7 +77,7 @@ class InnerAttacker(nn.Module):
         return value
 
 
-@DEFENSES.register("adversarial")
+@DEFENSES.register("adversarial", revision=2)
 @dataclass(frozen=True)
 class Adversarial(Defense):
     """Trains the encoder against a decoder that is trained, in turn, to invert it.
