@@ -11,26 +11,12 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "AnalyticSparse": "analytic_sparse",
-    "Brepmi": "brepmi",
-    "DecoderGAN": "decoder_gan",
-    "EmbeddingInversion": "embedding",
-    "EndToEnd": "e2e_lbfgs",
-    "Gmi": "gmi",
-    "Kedmi": "kedmi",
-    "LommaGmi": "lomma_gmi",
-    "LommaKedmi": "lomma_kedmi",
-    "Miface": "miface",
-    "Mirror": "mirror",
-    "MirrorBlackbox": "mirror_blackbox",
-    "Peel": "peel",
-    "PeelExact": "peel_exact",
-    "Ppa": "ppa",
-    "Ridge": "ridge",
-    "Search": "search",
-    "TrainedDecoder": "decoder",
-    "Vmi": "vmi",
-}
+    "AnalyticSparse": "analytic_sparse", "Brepmi": "brepmi", "DecoderGAN": "decoder_gan",
+    "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi",
+    "LommaGmi": "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror": "mirror",
+    "MirrorBlackbox": "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa", "Ridge": "ridge",
+    "Search": "search", "TrainedDecoder": "decoder", "Vmi": "vmi",
+}  # fmt: skip
 
 __all__ = list(EXPORTS)
 

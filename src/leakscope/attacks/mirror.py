@@ -69,12 +69,9 @@ class Mirror(ClassAttack):
         del prepared
         target, seed = WhiteBox(view, rng), seed_from(rng)
         generator = view.prior(self.prior)
+        box = seeds.generator(seed, "box")
         low, high, _ = style_bounds(
-            generator,
-            self.samples,
-            seeds.generator(seed, "box"),
-            deviations=self.deviations,
-            truncation=self.truncation,
+            generator, self.samples, box, deviations=self.deviations, truncation=self.truncation
         )
         pool = draw_pool(generator, self.samples, self.truncation, seed, lambda x: target.scores(x).log_softmax(1))
         return rebuild(

@@ -69,12 +69,9 @@ class MirrorBlackbox(ClassAttack):
         seed = seed_from(rng)
         generator = view.prior(self.prior)
         require_queries(view, self.population, "mirror-blackbox", "raise queries or lower population")
+        box = seeds.generator(seed, "box")
         low, high, deviation = style_bounds(
-            generator,
-            self.samples,
-            seeds.generator(seed, "box"),
-            deviations=self.deviations,
-            truncation=self.truncation,
+            generator, self.samples, box, deviations=self.deviations, truncation=self.truncation
         )
         affordable = self.samples if view.budget.left >= 2 * self.samples else int(view.budget.left) // 2
         size = max(self.population, min(self.samples, affordable))

@@ -8,22 +8,11 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "CelebA": "torchvision_sets",
-    "Cifar10": "torchvision_sets",
-    "Digits": "embedded",
-    "FashionMnist": "torchvision_sets",
-    "Folder": "folder",
-    "Gaussians": "gaussians",
-    "Lfw": "lfw",
-    "MedicalMnist": "npz",
-    "Mnist": "torchvision_sets",
-    "Mnist5k": "embedded",
-    "Npz": "npz",
-    "Olivetti": "npz",
-    "PneumoniaMnist": "npz",
-    "Svhn": "torchvision_sets",
-    "ToyFaces": "toyfaces",
-}
+    "CelebA": "torchvision_sets", "Cifar10": "torchvision_sets", "Digits": "embedded",
+    "FashionMnist": "torchvision_sets", "Folder": "folder", "Gaussians": "gaussians", "Lfw": "lfw",
+    "MedicalMnist": "npz", "Mnist": "torchvision_sets", "Mnist5k": "embedded", "Npz": "npz", "Olivetti": "npz",
+    "PneumoniaMnist": "npz", "Svhn": "torchvision_sets", "ToyFaces": "toyfaces",
+}  # fmt: skip
 
 __all__ = list(EXPORTS)
 

@@ -8,36 +8,14 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "Adversarial": "adversarial",
-    "BidoCoco": "bido_coco",
-    "BidoHsic": "bido_hsic",
-    "Bottleneck": "bottleneck",
-    "CEM": "cem",
-    "CEMFused": "cem_fused",
-    "CEMGated": "cem_gated",
-    "CEMLogDet": "cem_logdet",
-    "CEMSlot": "cem_slot",
-    "DpSgd": "dp_sgd",
-    "Dropout": "dropout",
-    "GanAugment": "gan_augment",
-    "Gaussian": "gaussian",
-    "Gong": "gong",
-    "GongContinual": "gong_continual",
-    "LabelSmoothing": "label_smoothing",
-    "Laplace": "laplace",
-    "Mid": "mid",
-    "MixCon": "mixcon",
-    "NoDefense": "none",
-    "NoPeek": "nopeek",
-    "Patrol": "patrol",
-    "Sca": "sca",
-    "ScaConv": "sca_conv",
-    "SparseStandard": "sparse_standard",
-    "TiedSparse": "tied_sparse",
-    "TlDmi": "tl_dmi",
-    "TopK": "topk",
-    "UniCon": "unicon",
-}
+    "Adversarial": "adversarial", "BidoCoco": "bido_coco", "BidoHsic": "bido_hsic", "Bottleneck": "bottleneck",
+    "CEM": "cem", "CEMFused": "cem_fused", "CEMGated": "cem_gated", "CEMLogDet": "cem_logdet", "CEMSlot": "cem_slot",
+    "DpSgd": "dp_sgd", "Dropout": "dropout", "GanAugment": "gan_augment", "Gaussian": "gaussian", "Gong": "gong",
+    "GongContinual": "gong_continual", "LabelSmoothing": "label_smoothing", "Laplace": "laplace", "Mid": "mid",
+    "MixCon": "mixcon", "NoDefense": "none", "NoPeek": "nopeek", "Patrol": "patrol", "Sca": "sca",
+    "ScaConv": "sca_conv", "SparseStandard": "sparse_standard", "TiedSparse": "tied_sparse", "TlDmi": "tl_dmi",
+    "TopK": "topk", "UniCon": "unicon",
+}  # fmt: skip
 
 __all__ = list(EXPORTS)
 

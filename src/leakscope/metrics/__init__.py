@@ -8,17 +8,11 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "CosineSimilarity": "pixel",
-    "FrechetDistance": "distribution",
-    "IdentityDistance": "identity",
-    "Leak": "pixel",
-    "LearnedPerceptualDistance": "perceptual",
-    "MeanSquaredError": "pixel",
-    "PaddedStructuralSimilarity": "structural_padded",
-    "PeakSignalToNoise": "pixel",
-    "PerceptualSimilarity": "perceptual",
-    "StructuralSimilarity": "structural",
-}
+    "CosineSimilarity": "pixel", "FrechetDistance": "distribution", "IdentityDistance": "identity", "Leak": "pixel",
+    "LearnedPerceptualDistance": "perceptual", "MeanSquaredError": "pixel",
+    "PaddedStructuralSimilarity": "structural_padded", "PeakSignalToNoise": "pixel",
+    "PerceptualSimilarity": "perceptual", "StructuralSimilarity": "structural",
+}  # fmt: skip
 
 __all__ = list(EXPORTS)
 

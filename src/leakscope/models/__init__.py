@@ -8,22 +8,11 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "AllConv": "allconv",
-    "ConvNet": "convnet",
-    "ExportedTarget": "exported",
-    "FaceNet": "face_net",
-    "HubTarget": "hub",
-    "IRArchitecture": "ir",
-    "LeNet5": "lenet5",
-    "MLP": "mlp",
-    "OwnFile": "own_file",
-    "PreactResNetArchitecture": "preact",
-    "ScaConvNet": "sca_net",
-    "ScaNet": "sca_net",
-    "Timm": "timm_zoo",
-    "Torchvision": "torchvision_zoo",
-    "VGG11SGM": "vgg11_sgm",
-}
+    "AllConv": "allconv", "ConvNet": "convnet", "ExportedTarget": "exported", "FaceNet": "face_net",
+    "HubTarget": "hub", "IRArchitecture": "ir", "LeNet5": "lenet5", "MLP": "mlp", "OwnFile": "own_file",
+    "PreactResNetArchitecture": "preact", "ScaConvNet": "sca_net", "ScaNet": "sca_net", "Timm": "timm_zoo",
+    "Torchvision": "torchvision_zoo", "VGG11SGM": "vgg11_sgm",
+}  # fmt: skip
 
 __all__ = list(EXPORTS)
 

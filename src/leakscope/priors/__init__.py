@@ -8,13 +8,9 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "Dcgan": "dcgan",
-    "KedmiGan": "kedmi_gan",
-    "Linear": "linear",
-    "Style": "style",
-    "Stylegan2": "stylegan2",
+    "Dcgan": "dcgan", "KedmiGan": "kedmi_gan", "Linear": "linear", "Style": "style", "Stylegan2": "stylegan2",
     "Stylegan3": "stylegan3",
-}
+}  # fmt: skip
 
 __all__ = list(EXPORTS)
 
