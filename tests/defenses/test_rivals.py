@@ -55,9 +55,15 @@ class TestAdversarial(DefenseContract):
         assert all(p.grad is None for p in aux.parameters()), "the encoder's loss must not train the decoder"
         # Against the gradient, the attacker's success falls.
         z = step.released.detach().requires_grad_()
-        contest_error = aux.attack(z, step.x, lambda guess, x: -ssim(guess, x))
+
+        def error(guess: Tensor, x: Tensor) -> Tensor:
+            return -ssim(guess, x).mean()
+
+        contest_error = aux.attack(z, step.x, error)
         (gradient,) = torch.autograd.grad(-contest_error, z)
-        moved = aux.attack(z.detach() - 0.1 * gradient / gradient.norm(), step.x, lambda guess, x: -ssim(guess, x))
+        moved = aux.attack(
+            z.detach() - 0.1 * gradient / gradient.norm(), step.x, lambda guess, x: -ssim(guess, x).mean()
+        )
         assert moved > contest_error
 
     def test_the_inner_optimiser_is_checkpointed(self, defense: Defense) -> None:
