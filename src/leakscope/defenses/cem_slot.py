@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import log
 
@@ -22,17 +21,7 @@ from leakscope.defenses._slots import (
     slot_attention,
     slot_moments,
 )
-from leakscope.defenses._surrogate import (
-    DIRECTIONS,
-    AttentionForm,
-    Form,
-    Watched,
-    class_average,
-    excess,
-    gradient_times,
-    optimised,
-    refuse_form,
-)
+from leakscope.defenses._surrogate import DIRECTIONS, DirectedForm, Watched, class_average, excess, gradient_times
 
 
 class Rewriting(nn.Module):
@@ -79,7 +68,7 @@ class Slots(Watched):
 
 @DEFENSES.register("cem-slot")
 @dataclass(frozen=True)
-class CEMSlot(AttentionForm):
+class CEMSlot(DirectedForm):
     """Shrinks the variance of each class around slots, a learned mixture, to the level of the noise.
 
         L = λ f(η) s · Σ_c (M_c/B) ℓ_c / Σ_c (M_c/B),   ℓ_c = Σ_k w_ck · mean_d h(v_ckd),   w_ck ∝ (m_ck/M_c)^p
@@ -105,12 +94,7 @@ class CEMSlot(AttentionForm):
 
     scale: float = 0.25
     warmup: int = 3
-    form: Form = "adversarial"
     settings: SlotSettings = field(default_factory=SlotSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_form(self.form)
 
     def learned(self, width: int, rng: torch.Generator) -> Slots:
         published = self.form == "published"
@@ -119,9 +103,6 @@ class CEMSlot(AttentionForm):
             return Slots(attention, None)
         with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "rewriting"):
             return Slots(attention, Rewriting(width, self.settings))
-
-    def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
-        return optimised(self.form, aux)
 
     def surrogate(self, learned: Slots, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
         if learned.rewriting is None:

@@ -1,1 +1,31 @@
 """Metrics: how near a reconstruction comes to the truth, how useful the target is, how spread its features are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leakscope.core.exports import lazily
+
+#: Where each class is; its module is imported when the class is first used.
+EXPORTS = {
+    "CosineSimilarity": "pixel", "FrechetDistance": "distribution", "IdentityDistance": "identity", "Leak": "pixel",
+    "LearnedPerceptualDistance": "perceptual", "MeanSquaredError": "pixel",
+    "PaddedStructuralSimilarity": "structural_padded", "PeakSignalToNoise": "pixel",
+    "PerceptualSimilarity": "perceptual", "StructuralSimilarity": "structural",
+}  # fmt: skip
+
+__all__ = list(EXPORTS)
+
+if TYPE_CHECKING:
+    from leakscope.metrics.distribution import FrechetDistance as FrechetDistance
+    from leakscope.metrics.identity import IdentityDistance as IdentityDistance
+    from leakscope.metrics.perceptual import LearnedPerceptualDistance as LearnedPerceptualDistance
+    from leakscope.metrics.perceptual import PerceptualSimilarity as PerceptualSimilarity
+    from leakscope.metrics.pixel import CosineSimilarity as CosineSimilarity
+    from leakscope.metrics.pixel import Leak as Leak
+    from leakscope.metrics.pixel import MeanSquaredError as MeanSquaredError
+    from leakscope.metrics.pixel import PeakSignalToNoise as PeakSignalToNoise
+    from leakscope.metrics.structural import StructuralSimilarity as StructuralSimilarity
+    from leakscope.metrics.structural_padded import PaddedStructuralSimilarity as PaddedStructuralSimilarity
+else:
+    __getattr__ = lazily(__name__, EXPORTS)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Metric, Reference
-from leakscope.metrics.alexnet import to_rgb
 from leakscope.metrics.pictures import require_pictures
-from leakscope.metrics.weights import missing, sha256, weights_path
+from leakscope.nn.alexnet import to_rgb
+from leakscope.nn.weights import missing, sha256, weights_path
 
 #: Pictures embedded at once. Even, because the program takes two pictures or more: 2N pictures then
 #: never leave one over.

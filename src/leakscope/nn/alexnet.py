@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.errors import UsageError
-from leakscope.metrics.weights import read_safetensors
+from leakscope.nn.weights import read_safetensors
 
 FILE = "lpips-alexnet-v0.1.safetensors"
 #: Smaller pictures are enlarged to this side: below 31 pixels AlexNet's second pooling has nothing left

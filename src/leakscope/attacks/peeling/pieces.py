@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from leakscope.attacks._maps import Convolution, Linear, Recorded, Scaling, Shape
+from leakscope.attacks.peeling.maps import Convolution, Linear, Recorded, Scaling, Shape
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from leakscope.attacks._pieces import Products
+from leakscope.attacks.peeling.pieces import Products
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

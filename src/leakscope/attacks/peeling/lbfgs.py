@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from leakscope.nn.curves import mean_of_finite
+
 #: `objective(x, rows)` gives the value (n) and gradient (n×d) of the problems `rows` at `x` (n×d).
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -23,7 +25,7 @@ class Minimum:
 
     x: Tensor  # n×d
     value: Tensor  # n
-    curve: list[float]  # mean objective over the finite rows, at the start and after each iteration
+    curve: list[float]  # mean objective over the finite rows (inf: none), at the start and after each step
     evaluations: int  # rows evaluated, in total
 
 
@@ -109,7 +111,7 @@ def minimise(
     evaluations = len(x)
     finite = value.isfinite() & gradient.isfinite().all(1)
     best_x, best_value = x.clone(), torch.where(finite, value, math.inf)
-    curve = [_mean_finite(best_value)]
+    curve = [_mean(best_value)]
 
     first = value
     # All tensors below hold the rows still under way only.
@@ -150,7 +152,7 @@ def minimise(
         flat = torch.where(moved & still, flat + 1, 0)
         x, value, gradient = new_x, new_value, new_gradient
         best_x[rows], best_value[rows] = x, value
-        curve.append(_mean_finite(best_value))
+        curve.append(_mean(best_value))
     return Minimum(best_x, best_value, curve, evaluations)
 
 
@@ -187,6 +189,6 @@ def _search_line(
     return new_x, new_value, new_gradient, moved, spent
 
 
-def _mean_finite(value: Tensor) -> float:
-    finite = value[value.isfinite()]
-    return float(finite.mean()) if len(finite) else math.inf
+def _mean(values: Tensor) -> float:
+    mean = mean_of_finite(values)
+    return math.inf if mean is None else mean

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks._chain import Block
-from leakscope.attacks._krylov import Anderson, cgls, dot, gmres, norm, rows
-from leakscope.attacks._lbfgs import minimise
-from leakscope.attacks._pieces import Products
+from leakscope.attacks.peeling.chain import Block
+from leakscope.attacks.peeling.krylov import Anderson, cgls, dot, gmres, norm, rows
+from leakscope.attacks.peeling.lbfgs import minimise
+from leakscope.attacks.peeling.pieces import Products
 
 _FIXED_POINT_STEPS = 120
 _NEWTON_STEPS = 25

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks._maps import Shape
-from leakscope.attacks._pieces import Affine, Piece, Products, Rectifier, Smooth
+from leakscope.attacks.peeling.maps import Shape
+from leakscope.attacks.peeling.pieces import Affine, Piece, Products, Rectifier, Smooth
 
 
 @dataclass

@@ -16,10 +16,10 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from leakscope.attacks._chain import Block, Chain
-from leakscope.attacks._graph import EncoderGraph
-from leakscope.attacks._maps import Scaling, Shape
-from leakscope.attacks._pieces import IDENTITY, Affine, Piece, Rectifier, Smooth, affine
+from leakscope.attacks.peeling.chain import Block, Chain
+from leakscope.attacks.peeling.maps import Scaling, Shape
+from leakscope.attacks.peeling.pieces import IDENTITY, Affine, Piece, Rectifier, Smooth, affine
+from leakscope.attacks.peeling.trace import EncoderGraph
 from leakscope.core.errors import UsageError
 from leakscope.core.model import Normalize, SplitModel
 

@@ -1,4 +1,4 @@
-"""Files of trained networks, under `<data root>/weights`; never downloaded, never substituted."""
+"""Trained weights: files under `<data root>/weights`, never downloaded, never substituted; parts of a state."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         return tensors
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path} cannot be read ({error}); copy the file again") from None
+
+
+def part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors called `name.…`, without that prefix."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
 
 
 def sha256(path: Path) -> str:

@@ -90,19 +90,10 @@ class EncoderGraph:
 
     def between(self, start: fx.Node, end: fx.Node) -> Function:
         """What the network computes from the value of `start` to the value of `end`."""
-        needed, pending = {start}, [end]
-        while pending:
-            node = pending.pop()
-            if node not in needed:
-                needed.add(node)
-                pending.extend(node.all_input_nodes)
         graph = fx.Graph()
-        copies = {start: graph.placeholder("x")}
-        for node in self.module.graph.nodes:
-            if node in needed and node is not start:
-                copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output(copies[end])
-        function: Function = fx.GraphModule(self.module, graph)
+        function: Function = fx.GraphModule(
+            self.module, _cropped(self.module.graph, end, graph, {start: graph.placeholder("x")})
+        )
         return function
 
     def submodule(self, node: fx.Node) -> nn.Module | None:
@@ -132,19 +123,22 @@ def _encoder_graph(split: SplitModel) -> fx.Graph:
     cut = tracer.outputs.get(split.cut)
     if cut is None:
         raise UsageError(f"layer {split.cut!r} does not run in a forward pass; cut elsewhere")
-    needed, pending = set(), [cut]
+    return _cropped(graph, cut, fx.Graph(), {})
+
+
+def _cropped(graph: fx.Graph, end: fx.Node, crop: fx.Graph, copies: dict[fx.Node, fx.Node]) -> fx.Graph:
+    """Adds to `crop` all that `end` is computed from, except what has a copy in `copies` already."""
+    needed, pending = set(copies), [end]
     while pending:
         node = pending.pop()
         if node not in needed:
             needed.add(node)
             pending.extend(node.all_input_nodes)
-    encoder = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        if node in needed:
-            copies[node] = encoder.node_copy(node, copies.__getitem__)
-    encoder.output(copies[cut])
-    return encoder
+        if node in needed and node not in copies:
+            copies[node] = crop.node_copy(node, copies.__getitem__)
+    crop.output(copies[end])
+    return crop
 
 
 _OUT_OF_PLACE: dict[object, object] = {
