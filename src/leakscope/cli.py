@@ -236,7 +236,7 @@ def attack(
         entries = run_attacks(plan, place, Labour())
     if out is not None:
         rebuilt = {e.result.key: read_rebuilt(place.store, e.result.reconstruction).images for e in entries}
-        write_reconstructions(plan.scene.victims, rebuilt, out)
+        write_reconstructions(plan.scene.first_victims, rebuilt, out)
     if json_:
         print_json([{"target": to_json(e.target), "result": to_json(e.result)} for e in entries])
     else:

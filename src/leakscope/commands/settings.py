@@ -64,7 +64,7 @@ def show_plan(plan: Any, as_json: bool) -> int:
     scene, splits = plan.scene, plan.scene.splits
     shown = {
         "data": f"{scene.short_data_name}: {len(splits.private)} private, {len(splits.heldout)} held out, "
-        f"{len(splits.public)} public, {len(scene.victims)} victims",
+        f"{len(splits.public)} public, {len(scene.first_victims)} victims",
         "model": label(scene.architecture),
         "cuts": plan.cuts,
         "defenses": [label(defense) for defense in plan.defenses],

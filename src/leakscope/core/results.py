@@ -218,7 +218,9 @@ class AttackResult:
     diagnostics: Diagnostics
     control: str  # key of the attack's positive control
     mismatched: float  # leak of the same reconstructions against other victims: the negative control
-    label_floor: float | None = None  # leak of the class mean of the label that the head reads; None: not granted
+    label_floor: float | None = None  # leak of the class mean of the label that the head reads; None: no such floor
+    observed_accuracy: float | None = None  # of the head on the very features that were observed
+    exposed: int = 0  # victims whose own leak passes 0.9
     command: str | None = None  # what repeats it, but for cut, defence, attack and seed
     by: str | None = None  # who attacked, for an outside attack
     controls: tuple[ControlResult, ...] = ()
@@ -287,8 +289,18 @@ class Bound:
     rate: float
     blind: float
     nats: float
+    dimensions: int
     pictures: int
     assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExposedShare:
+    """How many victims' own pictures were rebuilt almost whole by any attack, and what that says of all others."""
+
+    count: int
+    victims: int
+    upper: float  # exact 95 % upper bound on the share of victims with an own leak above 0.9
 
 
 @dataclass(frozen=True)
@@ -297,7 +309,8 @@ class TargetReport:
 
     record: TargetRecord
     strongest: str | None  # key of the result that rebuilt most
-    worst_case: Mapping[str, Summary]  # for each victim the attack that did best on it
+    worst_case: Mapping[str, Summary]  # the strongest attack, corrected for having been chosen
+    exposed: ExposedShare | None = None
     bound: Bound | None = None
     blocks: Blocks | None = None
 

@@ -107,7 +107,8 @@ def results_of(plan: Plan, target: TargetSpec, store: Store) -> list[AttackResul
     judge_key = scene.goal.judged_by(scene)
     found = []
     for attack in plan.attacks_on(target):
-        key = AttackSpec(target.key, scene.threat, attack, target.seed).key(scene.victims_digest)
+        victims = scene.victims(target.seed).digest()
+        key = AttackSpec(target.key, scene.threat, attack, target.seed).key(victims)
         found.append(read_result(store, score_key(key, scene.metrics, judge_key)))
     return found
 
@@ -175,7 +176,7 @@ def _controls(plan: Plan, store: Store) -> list[ControlResult]:
         control
         for attack in plan.attacks
         for control in read_controls(
-            store, control_key(attack, scene.threat, first.splits, first.model, scene.victims_digest)
+            store, control_key(attack, scene.threat, first.splits, first.model, scene.first_victims.digest())
         )
     ]
     if plan.config.evidence == "E2":
@@ -271,7 +272,7 @@ def _data(scene: Scene) -> DataRecord:
     parts = {name: PartRecord(len(part), part.digest()) for name, part in vars(scene.splits).items()}
     return DataRecord(
         name=scene.short_data_name, shape=scene.splits.private.shape, classes=len(scene.splits.private.classes),
-        victims=len(scene.victims), **parts,
+        victims=len(scene.first_victims), **parts,
     )  # fmt: skip
 
 
@@ -293,7 +294,7 @@ def _pictures(
     scene: Scene, results: Sequence[AttackResult], store: Store
 ) -> tuple[dict[str, ShownPictures], dict[str, Tensor]]:
     """For every result the pictures at the most leaked decile, the median and the least leaked decile."""
-    if not scene.victims.pixels:
+    if not scene.first_victims.pixels:
         return {}, {}
     described, tensors = {}, {}
     for result in results:
@@ -302,7 +303,7 @@ def _pictures(
         described[result.key] = shown
         guess = read_rebuilt(store, result.reconstruction).images
         each_guess = guess[:: len(guess) // len(leak)]  # the first of each identity's
-        for name, images in (("truth", scene.victims.images), ("guess", each_guess)):
+        for name, images in (("truth", scene.victims(result.seed).images), ("guess", each_guess)):
             tensors[f"{name}/{result.key}"] = (images[index] * 255).round().to(torch.uint8)
     return described, tensors
 

@@ -34,6 +34,9 @@ class Scores:
     values: dict[str, Tensor]
     mismatched: float  # leak against other victims than those observed
     label_floor: float | None = None  # leak of the class mean of the label that the head reads
+    observed_accuracy: float | None = None  # of the head on the features that were observed
+    scale: Tensor | None = None  # for each victim what a leak of its own is measured against: ‖x − x̄‖²
+    exposed: int = 0
 
 
 class Goal(ABC):
@@ -51,8 +54,8 @@ class Goal(ABC):
     control_words: ClassVar[Mapping[Control, str]]
 
     @abstractmethod
-    def victims(self, splits: Splits, count: int) -> ImageSet:
-        """Whom to attack."""
+    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
+        """Whom to attack; drawn anew for every seed."""
 
     def require(self, attacks: Sequence[Attack], config: AuditConfig, splits: Splits) -> None:
         """Refuse attacks that cannot mean anything here, before anything is trained."""

@@ -102,19 +102,19 @@ def submit(plan: Plan, place: Workplace, path: Path, card: Card, command: str) -
     scene = plan.scene
     if scene.goal.kind_name != "pictures":
         raise UsageError("outside attacks on classes cannot be judged yet; hand in reconstructions of pictures")
-    guess = read_reconstructions(path, card, scene.victims)
+    guess = read_reconstructions(path, card, scene.first_victims)
     target = train_target(scene, plan.targets[0], place)
     case = _case(scene, target, card, command)
-    key = case.spec.key(scene.victims_digest)
+    key = case.spec.key(scene.first_victims.digest())
     found = Diagnostics(queries=card.threat.queries or 0)
     record = {"plan": {"card": card.model_dump(mode="json"), "target": target.key}, "diagnostics": to_json(found)}
     place.store.put("attack", key, record, {"guess": guess})
     result = score(case, read_rebuilt(place.store, key), place)
     kept = {
-        "target": target.key, "victims": scene.victims_digest, "attack": key, "result": result.key,
+        "target": target.key, "victims": scene.first_victims.digest(), "attack": key, "result": result.key,
         "card": card.model_dump(mode="json"), "command": command,
     }  # fmt: skip
-    place.store.put("outside", digest({"attack": key, "victims": scene.victims_digest}), {"summary": kept})
+    place.store.put("outside", digest({"attack": key, "victims": scene.first_victims.digest()}), {"summary": kept})
     return Entry(target.record, result)
 
 
@@ -126,7 +126,7 @@ def outside_results(scene: Scene, spec: TargetSpec, store: Store) -> list[Attack
     wanted = {metric.name for metric in scene.metrics}
     found = []
     for one in kept:
-        if (one.target, one.victims) == (spec.key, scene.victims_digest):
+        if (one.target, one.victims) == (spec.key, scene.first_victims.digest()):
             result = read_result(store, one.result)
             if wanted <= result.metrics.keys():
                 found.append(result)

@@ -61,11 +61,11 @@ class Identities(Goal):
         " labels, and reconstructions under other people's names (low ends of the interval of leak)",
     }
 
-    def victims(self, splits: Splits, count: int) -> ImageSet:
+    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
         """Classes to rebuild, each shown by the first of its private pictures."""
         private = splits.private
         present = private.labels.unique()
-        order = torch.randperm(len(present), generator=seeds.generator(0, "identities"))
+        order = torch.randperm(len(present), generator=seeds.generator(seed, "identities"))
         chosen = present[order[:count]].sort().values
         first = (private.labels[None] == chosen[:, None]).int().argmax(1)
         return private.take(first)
@@ -118,7 +118,7 @@ class Identities(Goal):
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
         """What somebody scores who never asked the target: public pictures, their mean, samples of each prior."""
-        judge, public, victims = judge_of(scene, place), scene.splits.public, scene.victims
+        judge, public, victims = judge_of(scene, place), scene.splits.public, scene.first_victims
         draw = torch.randint(len(public), (len(victims),), generator=seeds.generator(0, "floor"))
         guesses = {
             "mean": mean_image(public, victims).contiguous(),
@@ -258,7 +258,7 @@ def _samples(scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[
             view = Case.of(scene, stand_in, attacks[0]).view(place)
             rng = seeds.generator(0, "floor", label(prior), device=place.device)
             generator = view.prior(prior)
-            drawn = generator.sample(_SAMPLES * len(scene.victims), rng)
+            drawn = generator.sample(_SAMPLES * len(scene.first_victims), rng)
             found[f"sample of {label(prior)}"] = generator.decode(drawn).detach().cpu()
     return found
 

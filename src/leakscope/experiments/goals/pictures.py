@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -21,12 +21,15 @@ from leakscope.core.spec import digest, label
 from leakscope.core.words import Control, FlagId
 from leakscope.experiments import stand_ins
 from leakscope.experiments.experiment import TargetSpec
-from leakscope.experiments.floors import FLOORS, class_means
+from leakscope.experiments.floors import FLOORS, class_means, near_duplicates
 from leakscope.experiments.goal import GOALS, Goal, Scores
 from leakscope.experiments.scene import Scene
 from leakscope.experiments.stages import Case, Target, run_case, summaries, train_target
 from leakscope.experiments.workplace import Workplace
+from leakscope.metrics.pictures import squared_error
 
+#: A victim whose own leak passes this is exposed, whatever the mean.
+EXPOSED = 0.9
 #: Pictures sent through the client at once.
 BATCH = 256
 
@@ -49,8 +52,8 @@ class Pictures(Goal):
         Control.BUDGET: "twice the budget of the strongest attack must not rebuild more",
     }
 
-    def victims(self, splits: Splits, count: int) -> ImageSet:
-        order = torch.randperm(len(splits.heldout), generator=seeds.generator(0, "victims"))
+    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
+        order = torch.randperm(len(splits.heldout), generator=seeds.generator(seed, "victims"))
         return splits.heldout.take(order[:count].sort().values)
 
     def metrics(self, asked: Sequence[Scored]) -> list[Scored]:
@@ -67,10 +70,26 @@ class Pictures(Goal):
         others = victims.take(torch.arange(len(victims)).roll(1))
         leak = [metric for metric in scene.metrics if metric.name == "leak"]
         swapped = measured(scene, guess, others, case.public, leak)["leak"]
-        return Scores(values, swapped.mean().item())
+        scale = squared_error(victims.images, class_means(case.public, victims.labels))
+        own = 1 - squared_error(guess, victims.images) / scale.clamp_min(torch.finfo(scale.dtype).tiny)
+        found = Scores(values, swapped.mean().item(), scale=scale.float(), exposed=int((own > EXPOSED).sum()))
+        if case.kind != "result":
+            return found  # a control's head says nothing
+        read = self.labels_read(case, place)
+        floor = measured(scene, class_means(case.public, read), victims, case.public, leak)["leak"].mean().item()
+        accuracy = (read == victims.labels).float().mean().item()
+        return replace(found, label_floor=floor, observed_accuracy=accuracy)
+
+    @torch.no_grad()
+    def labels_read(self, case: Case, place: Workplace) -> Tensor:
+        """The labels that the head reads from the very features that were observed."""
+        rng = seeds.generator(case.seed, "victims", "release", device=place.device)
+        split = case.target.split
+        parts = [split.run(part.to(place.device), rng).scores.argmax(1) for part in case.victims.images.split(BATCH)]
+        return torch.cat(parts).cpu().clamp_max(len(case.victims.classes) - 1)
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
-        public, victims = scene.splits.public, scene.victims
+        public, victims = scene.splits.public, scene.first_victims
         metrics = [metric for metric in scene.metrics if not metric.of_set]
         return {
             name: summaries(measured(scene, guess(public, victims), victims, public, metrics), metrics)
@@ -79,8 +98,13 @@ class Pictures(Goal):
 
     def flags(self, scene: Scene) -> list[Flag]:
         known = set(scene.splits.public.labels.tolist())
-        absent = not set(scene.victims.labels.tolist()) <= known
-        return [Flag(FlagId.SINGLE_CLASS_MEANS, scene.short_data_name)] if absent else []
+        absent = not set(scene.first_victims.labels.tolist()) <= known
+        found = [Flag(FlagId.SINGLE_CLASS_MEANS, scene.short_data_name)] if absent else []
+        twins = sum(near_duplicates(scene.splits.public, scene.victims(seed)) for seed in scene.config.chosen_seeds)
+        return [
+            *found,
+            *([Flag(FlagId.NEAR_DUPLICATES, f"{twins} victims of {scene.short_data_name}")] if twins else []),
+        ]
 
     def control(self, scene: Scene, target: TargetSpec, attack: Attack, place: Workplace) -> list[ControlResult]:
         """Leak of an attack on an encoder that hides nothing.
@@ -97,7 +121,7 @@ class Pictures(Goal):
         passed, flag = leak >= stand_ins.POSITIVE_LEAK, None
         if not passed:
             public = stand_ins.easy_pictures(min(len(scene.splits.public), 1000), picture, "public")
-            victims = stand_ins.easy_pictures(len(scene.victims), picture, "victims")
+            victims = stand_ins.easy_pictures(len(scene.first_victims), picture, "victims")
             easy = _stand_in(scene, split, f"{attack.control}, easy pictures", size, target, place)
             case = Case.of(scene, easy, attack, kind="checked", public=public, victims=victims)
             works = run_case(case, place).leak >= stand_ins.POSITIVE_LEAK
