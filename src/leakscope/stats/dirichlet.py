@@ -12,7 +12,8 @@ import numpy as np
 
 from leakscope.stats.distributions import Array
 
-_TILTS, _STEPS = 8, 12
+#: Most Newton steps for the tilt and for the end; both stop when nothing moves any more.
+_TILTS, _STEPS, _STILL = 10, 20, 1e-8
 
 
 def _tilt(y: Array, shares: Array, start: Array) -> Array:
@@ -23,6 +24,8 @@ def _tilt(y: Array, shares: Array, start: Array) -> Array:
         slope, curve = (shares * z).sum(-1), (shares * z * z).sum(-1)
         decrement = np.abs(slope) / np.sqrt(curve)
         t = t - slope / curve / np.where(decrement < 0.25, 1.0, 1 + decrement)
+        if not (decrement > _STILL**0.5).any():  # the step just made squares it
+            break
     return t
 
 
@@ -68,6 +71,8 @@ def _solve(g: Array, b: Array, shares: Array, low: Array, high: Array, z: Array)
             root = np.where(np.abs(r) > 1e-6, r + np.log(u / r) / r, r)
             slope = t * (shares * b / left).sum(-1) / r
             low, high = np.where(root < z, q, low), np.where(root < z, high, q)
+            if not (np.abs(z - root) > _STILL).any():
+                break
             step = q + (z - root) / slope
             q = np.where((step > low) & (step < high), step, (low + high) / 2)
     return np.asarray(q)

@@ -38,13 +38,14 @@ def _cross_fitted(gain: Array, base: Array, rng: np.random.Generator) -> float:
 def _lower_level(scores: Array, level: float, rng: np.random.Generator) -> float:
     """The one-sided level at which the lower ends of all attacks that may be the strongest hold at once.
 
-    Attacks more than two standard errors behind the best cannot matter. For the others, under equal means,
+    Attacks more than three standard errors behind the best cannot matter. For the others, under equal means,
     Z ~ N(0, correlation): the upper end of the maximum errs with u = P(max Z < −z), and the quantile c of max Z at
-    1 − (1 − level − u) leaves the rest of the error to the lower end. With one attack this is (1 + level)/2.
+    level + u leaves the rest of the error to the lower end, but no more than three quarters of it. With one attack
+    this is (1 + level)/2.
     """
     n = scores.shape[1]
     behind = scores[scores.mean(1).argmax()] - scores
-    close = scores[behind.mean(1) <= 2 * behind.std(1, ddof=1) / np.sqrt(n)]
+    close = scores[behind.mean(1) <= 3 * behind.std(1, ddof=1) / np.sqrt(n)]
     close = close[close.std(1) > 0]
     if len(close) < 2:
         return (1 + level) / 2
@@ -52,7 +53,7 @@ def _lower_level(scores: Array, level: float, rng: np.random.Generator) -> float
     root = vectors * np.sqrt(np.maximum(values, 0))
     most = (rng.standard_normal((_DRAWS, len(close))) @ root.T).max(1)
     above = float((most < -normal_quantile((1 + level) / 2)).mean())
-    return float(normal_below(max(np.quantile(most, level + above), normal_quantile((1 + level) / 2))))
+    return float(normal_below(max(np.quantile(most, level + max(above, (1 - level) / 4)), normal_quantile((1 + level) / 2))))
 
 
 def maximum_over_attacks(
