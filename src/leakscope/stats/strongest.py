@@ -53,7 +53,9 @@ def _lower_level(scores: Array, level: float, rng: np.random.Generator) -> float
     root = vectors * np.sqrt(np.maximum(values, 0))
     most = (rng.standard_normal((_DRAWS, len(close))) @ root.T).max(1)
     above = float((most < -normal_quantile((1 + level) / 2)).mean())
-    return float(normal_below(max(np.quantile(most, level + max(above, (1 - level) / 4)), normal_quantile((1 + level) / 2))))
+    return float(
+        normal_below(max(np.quantile(most, level + max(above, (1 - level) / 4)), normal_quantile((1 + level) / 2)))
+    )
 
 
 def maximum_over_attacks(
