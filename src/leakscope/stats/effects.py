@@ -196,11 +196,11 @@ def victims_to_show(effect: float, noise: Spread, seeds: int, level: float = 0.0
 
 def _least(enough: Callable[[int], bool]) -> int | None:
     """The least n from 2 on that is enough, by doubling and halving; None beyond `_MOST`."""
+    if not enough(_MOST):
+        return None
     high = 2
     while not enough(high):
         high *= 2
-        if high > _MOST:
-            return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
