@@ -20,6 +20,8 @@ COLLAPSE = 0.1
 ACCEPTED = 0.9
 #: The best attack must come this near to what the label alone tells, or it is blind.
 BLIND = 0.02
+#: Below this mean, a victim whose own picture was rebuilt almost whole is an exception that the mean hides.
+EXPOSED_MEAN = 0.5
 #: Share of right labels by which what was observed may fall short of what the network was credited with …
 SHORTFALL = 0.1
 #: Blocks a flag names; a failure spreads from the first to all that are peeled after it.
@@ -84,6 +86,8 @@ def _of_target(result: AttackResult, target: TargetRecord, *, blind: bool, linea
         yield FlagId.LINEAR_BEATS_ALL
     if target.batch_dependent:
         yield FlagId.BATCH_DEPENDENT
+    if result.exposed and result.leak < EXPOSED_MEAN:
+        yield FlagId.VICTIMS_EXPOSED
     seen, credited = result.observed_accuracy, target.accuracy
     if seen is not None and credited is not None and target.has_use:
         # Two standard errors of a share of n victims, beside the shortfall.

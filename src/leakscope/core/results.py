@@ -316,6 +316,17 @@ class TargetReport:
 
 
 @dataclass(frozen=True)
+class GroupReport:
+    """All seeds of one network with one defence at one cut: what a statement about the defence rests on."""
+
+    name: str
+    targets: tuple[str, ...]  # keys, one per seed
+    undefended: bool
+    leak: Summary  # the strongest attack; over several seeds, with seeds as a random effect
+    exposed: ExposedShare
+
+
+@dataclass(frozen=True)
 class ControlReport:
     """All controls of one kind."""
 
@@ -333,9 +344,10 @@ class GateReport:
     metric: str
     limit: float
     level: str | None
-    value: float
+    value: float  # the cautious end of the interval
     held: bool
     where: str
+    victims_needed: int | None = None  # that would decide it, where too few were attacked
 
 
 @dataclass(frozen=True)
@@ -391,6 +403,7 @@ class AuditReport:
     config: Plain
     versions: Mapping[str, str]
     targets: tuple[TargetReport, ...]
+    groups: tuple[GroupReport, ...]
     results: tuple[AttackResult, ...]
     left_out: tuple[LeftOut, ...]
     metrics: tuple[MetricInfo, ...]

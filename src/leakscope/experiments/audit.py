@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leakscope.auditing.evidence import Shown, level_of
+from leakscope.auditing.headline import Leaks, exposed, headline, over_seeds
 from leakscope.auditing.verdict import judge
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
@@ -24,6 +25,7 @@ from leakscope.core.results import (
     DataRecord,
     Entry,
     Flag,
+    GroupReport,
     MetricInfo,
     PartRecord,
     ShownPictures,
@@ -32,6 +34,7 @@ from leakscope.core.results import (
     TargetReport,
     from_json,
 )
+from leakscope.core.spec import describe, digest
 from leakscope.core.words import Control
 from leakscope.experiments.blocks import read_blocks
 from leakscope.experiments.bounds import read_bound
@@ -41,7 +44,7 @@ from leakscope.experiments.jobs import check_key
 from leakscope.experiments.plan import Plan
 from leakscope.experiments.reading import flagged, read_controls, read_result, read_target, strongest
 from leakscope.experiments.scene import Scene, threat_record
-from leakscope.experiments.stages import read_rebuilt, summaries, values_of
+from leakscope.experiments.stages import SCALE, read_rebuilt, summaries, values_of
 from leakscope.experiments.submissions import outside_results
 from leakscope.store import Store
 
@@ -137,7 +140,8 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
     targets, maps = _targets(scene, found, store)
     flags = _flags(scene, results)
     reached = level_of(_shown(plan, found, reports))
-    judged = judge(targets, flags, reached, plan.gate, scene.goal.found)
+    groups = _groups(found, store)
+    judged = judge(targets, groups, flags, reached, plan.gate, scene.goal.found)
     shown, images = _pictures(scene, results, store)
     report = AuditReport(
         verdict=judged.verdict,
@@ -158,6 +162,7 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
             "leakscope": version("leakscope"), "torch": torch.__version__, "python": platform.python_version(),
         },
         targets=targets,
+        groups=groups,
         results=results,
         left_out=tuple(plan.left_out),
         metrics=_metrics(scene),
@@ -218,25 +223,49 @@ def _targets(scene: Scene, found: Sequence[_Found], store: Store) -> tuple[tuple
         maps |= {f"maps/{key}": tensor for key, tensor in drawn.items()}
         reports.append(
             TargetReport(
-                own.record,
-                strongest(own.results).key,
-                _worst_case(scene, own.results, store),
-                read_bound(store, own.spec.key),
-                blocks,
+                record=own.record,
+                strongest=strongest(own.results).key,
+                worst_case=_worst_case(scene, own.results, store),
+                exposed=exposed(leaks_of(own.results, store)),
+                bound=read_bound(store, own.spec.key),
+                blocks=blocks,
             )
         )
     return tuple(reports), maps
 
 
+def leaks_of(results: Sequence[AttackResult], store: Store) -> Leaks:
+    """The leak of every victim under each attack."""
+    values = [values_of(store, result) for result in results]
+    scale = values[0].get(SCALE)
+    stacked = torch.stack([own["leak"] for own in values]).double().numpy()
+    return Leaks(stacked, None if scale is None else scale.double().numpy())
+
+
 def _worst_case(scene: Scene, results: Sequence[AttackResult], store: Store) -> dict[str, Summary]:
-    """For each victim the attack that rebuilt it best; summarised over victims."""
+    """The leak of the strongest attack, corrected for having been chosen; other metrics by each victim's worst."""
     values = [values_of(store, result) for result in results]
     merged = {}
     for metric in scene.metrics:
-        if not metric.of_set:
+        if not metric.of_set and metric.name != "leak":
             stacked = torch.stack([own[metric.name] for own in values])
             merged[metric.name] = stacked.amax(0) if metric.more_leak == "high" else stacked.amin(0)
-    return summaries(merged, scene.metrics)
+    others = [metric for metric in scene.metrics if metric.name != "leak"]
+    return {"leak": headline(leaks_of(results, store)), **summaries(merged, others)}
+
+
+def _groups(found: Sequence[_Found], store: Store) -> tuple[GroupReport, ...]:
+    """The seeds of each network, cut and defence together."""
+    grouped: dict[str, list[_Found]] = {}
+    for own in found:
+        grouped.setdefault(digest([own.spec.model, own.spec.cut, describe(own.spec.defense)]), []).append(own)
+    groups = []
+    for seeds in grouped.values():
+        leak, share = over_seeds([leaks_of(own.results, store) for own in seeds])
+        first = seeds[0].record
+        keys = tuple(own.record.key for own in seeds)
+        groups.append(GroupReport(first.name, keys, first.undefended, leak, share))
+    return tuple(groups)
 
 
 def _flags(scene: Scene, results: Sequence[AttackResult]) -> tuple[Flag, ...]:

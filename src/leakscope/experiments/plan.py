@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from leakscope.auditing.suites import suite
-from leakscope.auditing.verdict import Gate
+from leakscope.auditing.verdict import EXPOSED, Gate
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, build_defense, members
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.core.results import LeftOut
+from leakscope.core.results import Direction, LeftOut
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
 from leakscope.experiments.config import AuditConfig, load_data
@@ -146,7 +146,8 @@ class _Asked:
     def gate(self, goal: Goal) -> Gate | None:
         metrics, _ = choose_metrics(self.config, goal)
         # A gate judges victims one by one; a metric of the whole set has no worst case.
-        computed = {m.name: m.more_leak for m in metrics if not m.of_set}
+        computed: dict[str, Direction] = {m.name: m.more_leak for m in metrics if not m.of_set}
+        computed[EXPOSED] = "high"
         if "leak" not in computed:
             self.problems.append("metrics must include 'leak': floors, controls and flags are built on it")
         return self.attempt(Gate.parse, self.config.gate, computed) if self.config.gate else None

@@ -36,8 +36,8 @@ from leakscope.experiments.scene import Scene, threat_record
 from leakscope.experiments.training import predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.separability import separability
-from leakscope.metrics.summary import summarize
 from leakscope.metrics.utility import accuracy, calibration
+from leakscope.stats.summaries import summarize, summarize_leak
 from leakscope.store import Store
 
 #: Beside the metrics of a result: for each victim what a leak of its own is measured against.
@@ -268,15 +268,15 @@ def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
     with place.store.claim(case.kind, key) as done:
         if done is None:
             found = scene.goal.score(case, rebuilt.images, place)
-            result = _result(case, key, rebuilt, summaries(found.values, scene.metrics))
+            kept = found.values if found.scale is None else {**found.values, SCALE: found.scale}
+            result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
             result = replace(
                 result, mismatched=found.mismatched, label_floor=found.label_floor,
                 observed_accuracy=found.observed_accuracy, exposed=found.exposed, **case.extra,
             )  # fmt: skip
             if case.kind == "result":
                 keep_victims(place.store, case.victims)
-            scale = {} if found.scale is None else {SCALE: found.scale}
-            place.store.put(case.kind, key, {"summary": to_json(result)}, {**found.values, **scale})
+            place.store.put(case.kind, key, {"summary": to_json(result)}, kept)
     entry = place.store.get(case.kind, key)
     assert entry is not None
     return from_json(AttackResult, entry.record["summary"])
@@ -324,4 +324,11 @@ def keep_victims(store: Store, victims: ImageSet) -> None:
 
 def summaries(values: Mapping[str, Tensor], metrics: Iterable[Scored]) -> dict[str, Summary]:
     """Mean, interval and worst case of every metric."""
-    return {m.name: summarize(values[m.name], m.more_leak, seed=0) for m in metrics if m.name in values}
+    found = {}
+    for metric in metrics:
+        if metric.name == "leak":
+            scale = values.get(SCALE)
+            found["leak"] = summarize_leak(values["leak"].numpy(), None if scale is None else scale.numpy())
+        elif metric.name in values:
+            found[metric.name] = summarize(values[metric.name].flatten().numpy(), metric.more_leak)
+    return found

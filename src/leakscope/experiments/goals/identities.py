@@ -36,8 +36,8 @@ from leakscope.experiments.stages import Case, Target, run_case, summaries
 from leakscope.experiments.training import predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.recognition import Judged, recognition
-from leakscope.metrics.summary import summarize
 from leakscope.models.resolve import resolve
+from leakscope.stats.summaries import summarize
 from leakscope.store import Store
 
 #: Pictures of a prior for each identity, for its floor.
@@ -114,7 +114,7 @@ class Identities(Goal):
         believed = predict(case.target.split, guess, rng, place.device).argmax(1)
         judged = judge_of(case.scene, place).judge(guess, case.victims.labels, believed)
         swapped = recognition(replace(judged, classes=judged.classes.roll(1)), case.scene.metrics)["leak"]
-        return Scores(recognition(judged, case.scene.metrics), summarize(swapped, "high", seed=0).low)
+        return Scores(recognition(judged, case.scene.metrics), summarize(swapped.numpy(), "high").low)
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
         """What somebody scores who never asked the target: public pictures, their mean, samples of each prior."""
