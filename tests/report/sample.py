@@ -61,7 +61,7 @@ def summary(mean: float, half: float, worst: float, n: int = 64) -> Summary:
 
 
 def scores(leak: float) -> dict[str, Summary]:
-    ssim, mse = 0.35 + 0.63 * max(leak, 0), 0.052 * (1 - leak)
+    ssim, mse = 0.35 + 0.63 * max(leak, 0), max(0.052 * (1 - leak), 1e-6)
     return {
         "leak": summary(leak, 0.012, min(0.999, leak + 0.06)),
         "ssim": summary(round(ssim, 4), 0.01, min(0.999, ssim + 0.05)),

@@ -55,9 +55,7 @@ class Sheet:
     strips: tuple[Strip, ...]
 
 
-def sheets(
-    targets: list[Target], pictures: Mapping[str, NDArray[np.uint8]], names: Mapping[str, str]
-) -> list[Sheet]:
+def sheets(targets: list[Target], pictures: Mapping[str, NDArray[np.uint8]], names: Mapping[str, str]) -> list[Sheet]:
     """Of those targets whose blocks were compared; `names` are the short names of attacks."""
     return [
         _sheet(target, blocks, pictures, names)

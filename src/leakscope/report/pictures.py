@@ -48,6 +48,10 @@ class Galleries:
     groups: Mapping[str, tuple[Group, ...]]
     reduced_to: int | None
 
+    def shown(self, key: str) -> tuple[Group, ...]:
+        """The groups of several victims."""
+        return tuple(group for group in self.groups[key] if group.name != WORST)
+
     def worst(self, key: str) -> Pair | None:
         """The single victim that leaked most under a result, where the audit kept it."""
         found = [pair for group in self.groups.get(key, ()) if group.name == WORST for pair in group.pairs]

@@ -84,9 +84,7 @@ def short_names(results: Iterable[AttackResult]) -> dict[str, str]:
     """For the label of each attack what is shown: its kind where the label is long and nobody else has that kind."""
     attacks = {result.attack.label: result.attack.kind for result in results}
     kinds = list(attacks.values())
-    return {
-        label: kind if len(label) > SHORT and kinds.count(kind) == 1 else label for label, kind in attacks.items()
-    }
+    return {label: kind if len(label) > SHORT and kinds.count(kind) == 1 else label for label, kind in attacks.items()}
 
 
 def is_known(value: float | None) -> bool:
