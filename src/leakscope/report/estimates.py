@@ -26,7 +26,7 @@ BySeed = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds and half the width of its 95 % interval; None with too few seeds."""
+    """A mean over seeds and half the width of its 95 % interval; None with too few seeds, or a missing figure."""
 
     mean: float
     half: float | None
@@ -44,7 +44,7 @@ def student(freedom: int) -> float:
 def estimate(values: Sequence[float]) -> Estimate:
     """Student's interval for the mean over seeds."""
     count = len(values)
-    if count < MIN_SEEDS:
+    if count < MIN_SEEDS or not all(map(math.isfinite, values)):
         return Estimate(fmean(values), None, count)
     return Estimate(fmean(values), student(count - 1) * stdev(values) / math.sqrt(count), count)
 
@@ -58,8 +58,7 @@ def surely_less(first: BySeed, second: BySeed) -> bool:
     if len(shared) < MIN_SEEDS:
         return False
     difference = estimate([second[seed] - first[seed] for seed in shared])
-    assert difference.half is not None
-    return difference.mean > 0 and difference.mean - difference.half > 0
+    return difference.half is not None and difference.mean > 0 and difference.mean - difference.half > 0
 
 
 def surely_least(candidates: Mapping[Name, BySeed]) -> Name | None:

@@ -40,7 +40,11 @@ def _read_audit(path: Path) -> AuditReport:
     found = plain.get("schema") if isinstance(plain, dict) else None
     if found != SCHEMA:
         raise UsageError(f"{path} has schema {found!r}, this version draws {SCHEMA!r}; run the audit again")
-    return from_json(AuditReport, plain, str(path))
+    report = from_json(AuditReport, plain, str(path))
+    if report.exit_code != report.verdict.exit_code:
+        told = f"exit code {report.exit_code}, which is not that of {report.verdict!s}"
+        raise UsageError(f"{path} ends with {told}; run the audit again")
+    return report
 
 
 def _read_pictures(path: Path) -> Pictures:

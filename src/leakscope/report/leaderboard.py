@@ -42,6 +42,11 @@ class Cell:
     def doubtful(self) -> bool:
         return any(entry.result.doubtful for entry in self.entries)
 
+    @property
+    def sound(self) -> bool:
+        """A figure that may be called the best."""
+        return not self.doubtful and math.isfinite(self.value.mean)
+
 
 @dataclass(frozen=True)
 class Doubt:
@@ -243,7 +248,7 @@ class _Maker:
                 {
                     name: self._by_seed(row.attacks[titles[attack]])
                     for name, row in rows.items()
-                    if attack in table[name] and not row.attacks[titles[attack]].doubtful
+                    if attack in table[name] and row.attacks[titles[attack]].sound
                 }
             )
             for attack in titles
