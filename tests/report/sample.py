@@ -77,7 +77,7 @@ def method(text: str) -> Method:
         kind, _, rest = part.partition(":")
         fields = dict(item.split("=", 1) for item in rest.split(",")) if rest else {}
         parts.append({"kind": kind, "revision": 1, **fields})
-    kinds = tuple(part["kind"] for part in parts)
+    kinds = tuple(str(part["kind"]) for part in parts)
     settings = {"kind": "stack", "revision": 1, "parts": parts} if len(parts) > 1 else parts[0]
     return Method(kinds, text, settings, {})
 

@@ -13,7 +13,6 @@ import pytest
 from leakscope.core.errors import UsageError
 from leakscope.core.results import to_json
 from leakscope.core.words import Verdict
-from leakscope.report import folder as report_folder
 from leakscope.report import junit, markdown, read, render_html, sarif, write
 
 from .sample import sample, save
@@ -87,7 +86,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(report_folder.os, "replace", full)
+    monkeypatch.setattr("leakscope.report.folder.os.replace", full)
     with pytest.raises(UsageError, match="No space left on device"):
         write(tmp_path)
     assert (tmp_path / "report.html").read_bytes() == before

@@ -75,7 +75,7 @@ def test_a_doubtful_row_is_marked_and_never_first_nor_best_nor_on_the_front(flag
     assert (last.rank, last.ranked, last.on_front, last.strongest.best) == (None, False, False, False)
     assert last.doubtful
     assert last.attacks["decoder"].doubtful
-    assert not last.attacks["decoder"].best
+    assert not any(cell.best for cell in last.attacks.values()), "nor is any of its figures called best"
     (doubt,) = last.doubts
     assert (doubt.id, doubt.where) == (flag, ("decoder, seed 1",))
     assert FLAGS[flag].explanation in doubt.text
@@ -188,10 +188,10 @@ def test_a_seed_that_lacks_an_attack_is_not_compared() -> None:
 def test_every_ranked_figure_rests_on_the_same_attacks(runs: dict[str, set[tuple[str, int]]]) -> None:
     """By brute force: at every seed that counts, the strongest is the strongest of exactly the compared attacks."""
     made, leaks = [], {}
-    for row, attacked in runs.items():
+    for name, attacked in runs.items():
         for attack, seed in sorted(attacked):
-            leaks[row, attack, seed] = (ord(row) * 31 + ord(attack) * 57 + seed * 13) % 97 / 100
-            made.append(entry(row, attack, seed, leaks[row, attack, seed], 0.9))
+            leaks[name, attack, seed] = (ord(name) * 31 + ord(attack) * 57 + seed * 13) % 97 / 100
+            made.append(entry(name, attack, seed, leaks[name, attack, seed], 0.9))
     built = table(made)
     for row in built.rows:
         if row.ranked:
@@ -219,6 +219,8 @@ def test_families_are_compared_at_matched_accuracy() -> None:
     assert at_three[0].mean == pytest.approx(0.60 + 0.25 * (0.30 - 0.60) + 0.004)
     assert at_three[1], "surely less than dropout there"
     assert families["dropout"].matched[0.05] is None, "its settings cost four points at most"
+    cheap = rivals() + [entry("topk", a, s, 0.7, 0.949) for s in range(3) for a in ("ridge", "decoder")]
+    assert {family.name for family in table(cheap).families} == {"gaussian", "dropout"}, "topk reaches no level"
 
 
 def test_nothing_depends_on_labels() -> None:

@@ -61,7 +61,8 @@ def families(standings: Sequence[Standing], sign: float) -> list[Family]:
         for level, found in curves.items():
             leaks = [sign * value for value in found.get(kinds, {}).values()]
             matched[level] = (estimate(leaks), best[level] == kinds) if leaks else None
-        listed.append(Family("+".join(kinds), len(own), matched, doubtful[kinds]))
+        if any(matched.values()):  # a family that reaches no level would be an empty line
+            listed.append(Family("+".join(kinds), len(own), matched, doubtful[kinds]))
     return listed
 
 

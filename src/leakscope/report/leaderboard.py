@@ -247,7 +247,7 @@ class _Maker:
             titles[attack]: surely_least(
                 {
                     name: self._by_seed(row.attacks[titles[attack]])
-                    for name, row in rows.items()
+                    for name, row in sound.items()
                     if attack in table[name] and row.attacks[titles[attack]].sound
                 }
             )
