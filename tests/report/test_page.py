@@ -395,7 +395,8 @@ def test_a_flag_that_the_audit_does_not_list_is_named_but_not_linked() -> None:
 
 def test_scores_without_an_interval_or_a_value_are_drawn_as_missing() -> None:
     audit, pictures = sample()
-    unknown = Summary(*(float("nan") for _ in range(5)), 64)
+    nan = float("nan")
+    unknown = Summary(nan, nan, nan, nan, nan, 64)
     results = tuple(
         replace(r, metrics={**r.metrics, "fid": Summary(31.4, 0, 31.4, 31.4, 31.4, 1), "leak": unknown})
         for r in audit.results

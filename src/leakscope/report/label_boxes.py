@@ -110,7 +110,7 @@ def _near(mark: tuple[float, float], size: tuple[float, float]) -> Iterator[Plac
             yield _placed(x + distance, y + rise * distance, "start", size)
             yield _placed(x - distance, y + rise * distance, "end", size)
         for rise in (-1.0, 1.0):
-            yield _placed(x, y + rise * (distance + size[1] / 2), "middle", size)
+            yield _placed(x, y + rise * (distance - 4 + size[1] / 2), "middle", size)
 
 
 def _anywhere(size: tuple[float, float], area: Box) -> Iterator[Place]:
