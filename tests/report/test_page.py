@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import itertools
-import json
 import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
-from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from leakscope.core.errors import UsageError
 from leakscope.core.results import (
-    AuditReport,
     BlockRow,
     Blocks,
     BlockTable,
@@ -27,16 +21,13 @@ from leakscope.core.results import (
     Flag,
     MetricInfo,
     Summary,
-    from_json,
-    to_json,
 )
 from leakscope.core.words import EVIDENCE, VERDICTS, FlagId, Verdict
 from leakscope.report import render_html
-from leakscope.report.pictures import WORST, data_uri, galleries
 from leakscope.report.targets import short_names
 from leakscope.report.words import ACCESS, ANY, FLOORS, FRAMEWORKS, GLOSSARY, IDENTITIES, PICTURES
 
-from .sample import attack_result, many, sample, with_verdict
+from .sample import attack_result, sample, with_verdict
 
 VOID = {"meta", "link", "img", "br", "wbr", "hr"}
 SHAPES = {"path", "circle", "rect", "line"}
@@ -266,98 +257,6 @@ def test_blocks_and_bounds_are_drawn() -> None:
         assert told in drawn.text, told  # 78.4 nats over 784 pixels
 
 
-#: Identifiers of ours, which cannot be anything else.
-IDENTIFIERS = {"schema", "verdict", "level", "created", "more_leak", "access", "target", "key", "strongest", "id",
-               "kind", "kinds", "directions", "result", "flag"}  # fmt: skip
-#: Mappings whose keys are anybody's words.
-OPEN = {"versions", "config", "notes"}
-
-
-def hostile(value: Any, mark: str) -> Any:
-    """The same data with the mark appended to every text that is not an identifier of ours."""
-    if isinstance(value, dict):
-        made = {name: item if name in IDENTIFIERS else hostile(item, mark) for name, item in value.items()}
-        for name in OPEN & made.keys():
-            made[name] = {f"{key}{mark}": item for key, item in made[name].items()}
-        return made
-    if isinstance(value, list):
-        return [hostile(item, mark) for item in value]
-    return value + mark if isinstance(value, str) else value
-
-
-def spoilt(mark: str) -> Page:
-    """The page of an audit in which every text ends with the mark."""
-    audit, pictures = sample()
-    plain = hostile(json.loads(json.dumps(to_json(audit))), mark)
-    for metric in plain["metrics"]:
-        metric["name"] = metric["name"].removesuffix(mark)  # an identifier; results name their scores by it
-    plain["gate"]["metric"] = "leak"
-    plain["goal"] = "pictures"
-    plain["floors"] = {f"{name}{mark}": floor for name, floor in plain["floors"].items()}
-    for shown in plain["pictures"].values():
-        shown["groups"] = [name.removesuffix(mark) if name.startswith(WORST) else name for name in shown["groups"]]
-    return Page(render_html(from_json(AuditReport, plain), pictures))
-
-
-def test_no_text_of_the_audit_becomes_markup() -> None:
-    mark = "\"'></style></script><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7*7 }}"
-    drawn, harmless = spoilt(mark), spoilt("z" * len(mark))
-    assert drawn.open == []
-    assert [tag for tag, _ in drawn.elements] == [tag for tag, _ in harmless.elements]
-    assert [attributes.keys() for _, attributes in drawn.elements] == [a.keys() for _, a in harmless.elements]
-    assert drawn.text.count(mark) == harmless.text.count("z" * len(mark)) > 100
-
-
-def decoded(uri: str) -> np.ndarray[Any, Any]:
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,")))))
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_pictures_are_the_audits_pixel_by_pixel(channels: int) -> None:
-    audit, pictures = sample(channels=channels)
-    drawn = [decoded(image["src"]) for image in Page(render_html(audit, pictures)).all("img")]
-    worst, expected = [], []
-    for target in audit.targets:
-        own = sorted(audit.of_target(target.record.key), key=lambda result: -result.leak)  # the strongest first
-        for result in own:
-            rows = zip(pictures[f"truth/{result.key}"], pictures[f"guess/{result.key}"], strict=True)
-            pairs = [[np.squeeze(image.transpose(1, 2, 0)) for image in row] for row in rows]
-            worst += pairs[0] if result is own[0] else []
-            expected += [image for pair in pairs[1:] for image in pair]
-    assert len(drawn) == len(worst) + len(expected) == 4 * 2 + 12 * 9 * 2
-    assert all(np.array_equal(a, b) for a, b in zip(drawn, worst + expected, strict=True))
-
-
-@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 80)])
-def test_forty_results_stay_under_three_megabytes(channels: int, side: int) -> None:
-    audit, pictures = many(40, channels, side)
-    text = render_html(audit, pictures)
-    assert len(text.encode()) < 3_000_000
-    assert ("pixels per side; the full size is in" in text) == (side > 28)
-
-
-def test_reduced_pictures_average_what_they_replace() -> None:
-    image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8) * 4
-    expected = image.reshape(4, 2, 4, 2).mean((1, 3))
-    assert np.abs(decoded(data_uri(image, 4)) - expected).max() <= 0.5
-
-
-def test_pictures_too_many_for_the_budget_are_still_all_there() -> None:
-    audit, pictures = sample()
-    drawn = galleries(audit, pictures, budget=1)
-    assert drawn.reduced_to == 16
-    assert [len(group.pairs) for groups in drawn.groups.values() for group in groups] == [1, 3, 3, 3] * 12
-
-
-def test_pictures_that_do_not_match_are_refused() -> None:
-    audit, pictures = sample()
-    key = audit.results[0].key
-    with pytest.raises(UsageError, match="lacks the pictures"):
-        galleries(audit, {name: rows for name, rows in pictures.items() if name != f"guess/{key}"})
-    with pytest.raises(UsageError, match="not uint8"):
-        galleries(audit, {**pictures, f"guess/{key}": pictures[f"guess/{key}"][:4]})
-
-
 def test_one_target_is_not_plotted() -> None:
     audit, pictures = sample()
     results = audit.results[:3]
@@ -376,14 +275,6 @@ def test_an_audit_with_nothing_but_a_verdict_can_be_drawn() -> None:
     assert "This audit kept no pictures." in text
     assert "None were raised." in text
     assert "At least" not in text
-
-
-def test_an_audit_that_kept_no_worst_picture_says_so() -> None:
-    audit, pictures = sample()
-    shown = {key: replace(rows, groups=("most leaked", *rows.groups[1:])) for key, rows in audit.pictures.items()}
-    drawn = Page(render_html(replace(audit, pictures=shown), pictures))
-    assert "the one that leaked most stands among" not in drawn.text
-    assert "The worst picture" not in drawn.text
 
 
 def test_a_flag_that_the_audit_does_not_list_is_named_but_not_linked() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope.core.results import Summary
-from leakscope.report.label_boxes import Box, place_labels
+from leakscope.report.label_boxes import Box, leader, place_labels
 from leakscope.report.plot import LABELLED, Mark, Scatter, bar, curve, marks_of, scatter, ticks
 from leakscope.report.targets import highest_floor, targets_of
 
@@ -71,7 +71,7 @@ def test_labels_do_not_overlap(count: int, spread: float) -> None:
     labels_apart(plot)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.05, 1), st.floats(-0.2, 1)), min_size=2, max_size=24))
 def test_labels_do_not_overlap_wherever_marks_lie(places: list[tuple[float, float]]) -> None:
     plot = scatter(marks(places), 0.0, 0.2)
@@ -89,6 +89,18 @@ def test_a_label_without_room_is_left_out() -> None:
     found = place_labels([(30, 15)] * 3, [(50, 20)] * 3, area)
     assert found == [None] * 3, "the mark itself stands in the way of a label as wide as the picture"
     assert place_labels([(10, 15)], [(20, 20)], area)[0] is not None
+
+
+def test_a_leading_line_keeps_off_other_labels() -> None:
+    """The plot in which it once ran through a name: two rows of marks, close together."""
+    places = [(0.90, 0.982), (0.928, 0.871), (0.924, 0.613), (0.92, 0.313)]
+    places += [(0.916, 0.982), (0.912, 0.871), (0.908, 0.613), (0.904, 0.313)]
+    plot = scatter(marks(places), 0.0, 0.2)
+    assert plot is not None
+    labels = [point.label.box for point in plot.points if point.label is not None]
+    lines = [leader((point.x, point.y), point.label.box) for point in plot.points if point.label is not None]
+    assert any(lines), "some label stands off"
+    assert not [box for box in labels for line in lines if any(map(box.holds, line))]
 
 
 def test_overlap_is_what_it_says() -> None:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Anchor = Literal["start", "middle", "end"]
+Point = tuple[float, float]
 
 #: Distances from the mark at which a label is tried, and the half of a mark's own size.
 DISTANCES, DISC = (13.0, 22.0, 34.0, 50.0, 70.0, 95.0), 8.0
-#: What crossing somebody's interval costs, in pixels of distance.
+#: A label further than this from its mark is led to it by a line.
+NEAR = 16.0
+#: What crossing an interval, or a line between a label and its mark, costs: pixels of distance.
 CROSSING = 25.0
 
 
@@ -26,6 +29,9 @@ class Box:
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
+
+    def holds(self, point: Point) -> bool:
+        return self.left < point[0] < self.right and self.top < point[1] < self.bottom
 
     def within(self, other: Box) -> bool:
         return (
@@ -62,8 +68,8 @@ def _em(letter: str) -> float:
 
 
 def place_labels(
-    marks: Sequence[tuple[float, float]],
-    sizes: Sequence[tuple[float, float]],
+    marks: Sequence[Point],
+    sizes: Sequence[Point],
     area: Box,
     taken: Iterable[Box] = (),
     avoided: Iterable[Box] = (),
@@ -74,6 +80,8 @@ def place_labels(
     """
     discs = [Box(x - DISC, y - DISC, x + DISC, y + DISC) for x, y in marks]
     hard, soft = [*taken, *discs], list(avoided)
+    labels: list[Box] = []
+    leaders: list[list[Point]] = []
     found: list[Place | None] = [None] * len(marks)
     # The most crowded choose first: they have the fewest places to go.
     for index in sorted(range(len(marks)), key=lambda i: (-_crowd(marks, i), marks[i][1], marks[i][0])):
@@ -81,29 +89,48 @@ def place_labels(
         free = [p for p in _near(mark, size) if p.box.within(area) and not _hits(p.box, hard)]
         if not free:
             free = [p for p in _anywhere(size, area) if not _hits(p.box, hard)]
-        best = min(free, key=lambda p: _far(p, mark) + CROSSING * _hits(p.box, soft), default=None)
+
+        def cost(place: Place, mark: Point = mark) -> float:
+            line = leader(mark, place.box)
+            crossed = sum(any(map(box.holds, line)) for box in labels)
+            crossed += sum(any(map(place.box.holds, other)) for other in leaders)
+            return _far(place, mark) + CROSSING * (_hits(place.box, soft) + crossed)
+
+        best = min(free, key=cost, default=None)
         found[index] = best
         if best is not None:
             hard.append(best.box)
+            labels.append(best.box)
+            leaders.append(leader(mark, best.box))
     return found
+
+
+def nearest(mark: Point, box: Box) -> Point:
+    """The point of a label's box that is nearest to its mark."""
+    return min(max(mark[0], box.left), box.right), min(max(mark[1], box.top), box.bottom)
+
+
+def leader(mark: Point, box: Box) -> list[Point]:
+    """Points on the line that leads from a mark to its label; none where the label stands beside it."""
+    end = nearest(mark, box)
+    steps = int(math.dist(mark, end) // 3) if math.dist(mark, end) > NEAR else 0
+    return [(mark[0] + (end[0] - mark[0]) * i / steps, mark[1] + (end[1] - mark[1]) * i / steps) for i in range(steps)]
 
 
 def _hits(box: Box, others: Iterable[Box]) -> int:
     return sum(box.overlaps(other) for other in others)
 
 
-def _crowd(marks: Sequence[tuple[float, float]], index: int) -> int:
+def _crowd(marks: Sequence[Point], index: int) -> int:
     return sum(math.dist(marks[index], other) < 40 for other in marks)
 
 
-def _far(place: Place, mark: tuple[float, float]) -> float:
+def _far(place: Place, mark: Point) -> float:
     """From the mark to the nearest edge of the label; beside is a little better than above."""
-    x = min(max(mark[0], place.box.left), place.box.right)
-    y = min(max(mark[1], place.box.top), place.box.bottom)
-    return math.dist(mark, (x, y)) + (3.0 if place.anchor == "middle" else 0.0)
+    return math.dist(mark, nearest(mark, place.box)) + (8.0 if place.anchor == "middle" else 0.0)
 
 
-def _near(mark: tuple[float, float], size: tuple[float, float]) -> Iterator[Place]:
+def _near(mark: Point, size: tuple[float, float]) -> Iterator[Place]:
     x, y = mark
     for distance in DISTANCES:
         for rise in (0.0, -1.0, 1.0):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.core.results import Summary
-from leakscope.report.label_boxes import Box, Place, place_labels, text_width
+from leakscope.report.label_boxes import NEAR, Box, Place, nearest, place_labels, text_width
 from leakscope.report.numbers import number
 from leakscope.report.targets import Target, is_known, known_leak
 
@@ -19,8 +19,6 @@ WIDE, NARROW = 14.0, 19.0
 LABELLED = 8  # beyond this many targets a label is the number alone; the key beside the plot names it
 LONGEST = 20  # letters of a title
 GATE, FLOOR = "limit", "highest floor"
-#: A label further than this from its mark is led to it by a line.
-NEAR = 16.0
 CURVE_WIDTH, CURVE_HEIGHT = 240, 56
 
 
@@ -68,11 +66,9 @@ class Point:
 
     @property
     def end(self) -> tuple[float, float]:
-        """The point of the label's box that is nearest to the mark."""
-        if self.label is None:
-            return self.x, self.y
-        box = self.label.box
-        return round(min(max(self.x, box.left), box.right), 1), round(min(max(self.y, box.top), box.bottom), 1)
+        """Where the line to its label ends."""
+        x, y = (self.x, self.y) if self.label is None else nearest((self.x, self.y), self.label.box)
+        return round(x, 1), round(y, 1)
 
 
 @dataclass(frozen=True)
@@ -198,7 +194,7 @@ def _labelled(
     for (mark, *_), name in zip(drawn, names, strict=True):
         alone = str(mark.number)
         sizes.append((max(text_width(f"{alone}  {name}", WIDE), text_width(alone, NARROW)) + 4, float(LINE)))
-    area = Box(LEFT + 2, TOP - 6, WIDTH - RIGHT, HEIGHT - BOTTOM - 2)
+    area = Box(LEFT + 2, 2, WIDTH - RIGHT, HEIGHT - BOTTOM - 2)
     places = place_labels(
         [(x, y) for _, x, y, _, _ in drawn],
         sizes,
