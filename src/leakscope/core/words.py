@@ -22,7 +22,36 @@ class Verdict(StrEnum):
         return {Verdict.PASS: 0, Verdict.MEASURED: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 4}[self]
 
 
+#: A verdict as a title, and what it means. None of these says more, or less, than the audit's own sentence.
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    Verdict.MEASURED: ("Measured", "No limit was set, so nothing was judged: this page reports what was measured."),
+    Verdict.PASS: ("Pass", "The limit that was set was kept, on evidence of the level that was asked for."),
+    Verdict.FAIL: (
+        "Fail",
+        "More could be recovered than the limit that was set allows. A failure is valid at every level of evidence: "
+        "what was rebuilt here can be rebuilt.",
+    ),
+    Verdict.INCONCLUSIVE: (
+        "Inconclusive",
+        "This is not a pass. What was rebuilt is a lower bound; the doubts that keep the audit from saying more are "
+        "listed below.",
+    ),
+}
+
 LEVELS = ("E0", "E1", "E2", "E3")
+#: A level of evidence as a title, and what stands behind it.
+EVIDENCE: dict[str, tuple[str, str]] = {
+    "E0": (
+        "Smoke test",
+        "A quick look. A leak that it found is real; one that it did not find may still be there.",
+    ),
+    "E1": ("Full suite", "The fixed suite of attacks, three seeds, controls passed, floors subtracted."),
+    "E2": (
+        "Adaptive",
+        "The full suite, an attack made against this defence, a planted canary found, and no gain from more budget.",
+    ),
+    "E3": ("Contested", "Adaptive evidence, and an outside attempt or a stated mathematical bound."),
+}
 
 
 class Control(StrEnum):
@@ -32,6 +61,16 @@ class Control(StrEnum):
     NEGATIVE = "negative"  # nothing is found where there is nothing
     CANARY = "canary"  # the attack finds a copy of the picture planted in the defended features
     BUDGET = "budget"  # more steps, more data and another start rebuild no more
+
+
+CONTROLS: dict[Control, str] = {
+    Control.POSITIVE: "Positive control",
+    Control.NEGATIVE: "Negative control",
+    Control.CANARY: "Canary",
+    Control.BUDGET: "Budget control",
+}
+
+SEVERITIES: dict[Severity, str] = {"blocks": "Blocks the verdict", "warns": "Worth knowing"}
 
 
 class FlagId(StrEnum):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 #: 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom.
 _STUDENT = (
@@ -15,12 +18,15 @@ _STUDENT = (
     2.0452, 2.0423,
 )  # fmt: skip
 
+#: Fewer seeds than this say nothing about other seeds: no interval, and nothing is surely less.
+MIN_SEEDS = 3
+
 BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds and half the width of its 95 % interval; None with one seed."""
+    """A mean over seeds and half the width of its 95 % interval; None with too few seeds, or a missing figure."""
 
     mean: float
     half: float | None
@@ -38,7 +44,7 @@ def student(freedom: int) -> float:
 def estimate(values: Sequence[float]) -> Estimate:
     """Student's interval for the mean over seeds."""
     count = len(values)
-    if count < 2:
+    if count < MIN_SEEDS or not all(map(math.isfinite, values)):
         return Estimate(fmean(values), None, count)
     return Estimate(fmean(values), student(count - 1) * stdev(values) / math.sqrt(count), count)
 
@@ -46,17 +52,16 @@ def estimate(values: Sequence[float]) -> Estimate:
 def surely_less(first: BySeed, second: BySeed) -> bool:
     """Whether `first` is below `second`: the interval of their differences, seed by seed, excludes a tie.
 
-    Of one seed, or of none in common, nothing can be said.
+    Of fewer than three seeds in common nothing can be said.
     """
     shared = sorted(first.keys() & second.keys())
-    if len(shared) < 2:
+    if len(shared) < MIN_SEEDS:
         return False
     difference = estimate([second[seed] - first[seed] for seed in shared])
-    assert difference.half is not None
-    return difference.mean > 0 and difference.mean - difference.half > 0
+    return difference.half is not None and difference.mean > 0 and difference.mean - difference.half > 0
 
 
-def surely_least(candidates: Mapping[str, BySeed]) -> str | None:
+def surely_least(candidates: Mapping[Name, BySeed]) -> Name | None:
     """The one that is surely below every other, if there is one."""
     if len(candidates) < 2:
         return None
@@ -65,9 +70,9 @@ def surely_least(candidates: Mapping[str, BySeed]) -> str | None:
     return best if all(surely_less(candidates[best], candidates[name]) for name in rivals) else None
 
 
-def front(points: Mapping[str, tuple[float, float]]) -> set[str]:
+def front(points: Mapping[Name, tuple[float, float]]) -> set[Name]:
     """Those (accuracy, leak) that no other beats in one without losing in the other."""
-    found: set[str] = set()
+    found: set[Name] = set()
     least = math.inf
     by_accuracy = sorted(points.items(), key=lambda item: (-item[1][0], item[1][1]))
     previous: tuple[float, float] | None = None
