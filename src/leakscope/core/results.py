@@ -236,7 +236,7 @@ class AttackResult:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Finding:
     """A result with the target it belongs to: one row of every table."""
 
     target: TargetRecord
@@ -429,7 +429,7 @@ class AuditReport:
 
     def to_frame(self) -> Any:
         """One row per attack on a target, as a pandas DataFrame."""
-        return to_frame([Entry(self.target(result.target).record, result) for result in self.results])
+        return to_frame([Finding(self.target(result.target).record, result) for result in self.results])
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
@@ -460,7 +460,7 @@ def from_json(cls: type[T], plain: object, where: str = "the record") -> T:
         ) from None
 
 
-def to_frame(entries: Iterable[Entry]) -> Any:
+def to_frame(entries: Iterable[Finding]) -> Any:
     """Results as a pandas DataFrame: how everything is called, then the mean of every metric, then the doubts."""
     try:
         import pandas as pd

@@ -23,7 +23,7 @@ from leakscope.core.results import (
     ControlReport,
     ControlResult,
     DataRecord,
-    Entry,
+    Finding,
     Flag,
     GroupReport,
     MetricInfo,
@@ -201,7 +201,7 @@ def _found(plan: Plan, store: Store, controls: Sequence[ControlResult]) -> list[
                 c for c in controls if c.result == result.key or (c.result is None and c.attack == result.attack.label)
             ]
             results.append(replace(result, controls=tuple(own)))
-    entries: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Finding]] = {}
     for entry in flagged(records, results):
         entries.setdefault(entry.target.key, []).append(entry)
     order = {result.key: number for number, result in enumerate(results)}

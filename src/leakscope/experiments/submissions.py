@@ -17,7 +17,7 @@ from torch import Tensor
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
-from leakscope.core.results import AttackResult, Diagnostics, Entry, Traits, to_json
+from leakscope.core.results import AttackResult, Diagnostics, Finding, Traits, to_json
 from leakscope.core.spec import digest
 from leakscope.core.threat import Access, View
 from leakscope.experiments.config import Threat
@@ -95,7 +95,7 @@ def read_reconstructions(path: Path, card: Card, victims: ImageSet) -> Tensor:
     return guess
 
 
-def submit(plan: Plan, place: Workplace, path: Path, card: Card, command: str) -> Entry:
+def submit(plan: Plan, place: Workplace, path: Path, card: Card, command: str) -> Finding:
     """Score reconstructions of a plan's victims from its one target, and keep them."""
     if len(plan.targets) != 1:
         raise UsageError(f"the plan has {len(plan.targets)} targets; name one cut, one defence and one seed")
@@ -115,7 +115,7 @@ def submit(plan: Plan, place: Workplace, path: Path, card: Card, command: str) -
         "card": card.model_dump(mode="json"), "command": command,
     }  # fmt: skip
     place.store.put("outside", digest({"attack": key, "victims": scene.first_victims.digest()}), {"summary": kept})
-    return Entry(target.record, result)
+    return Finding(target.record, result)
 
 
 def outside_results(scene: Scene, spec: TargetSpec, store: Store) -> list[AttackResult]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from leakscope.core.errors import UsageError
-from leakscope.core.results import AttackResult, Direction, Method, Summary, TargetRecord
+from leakscope.core.results import Direction, Finding, Method, Summary
 from leakscope.report.targets import network_name
 
 #: What a filter may name; each is matched against how the thing is written, with * and ?.
@@ -16,11 +16,8 @@ NAMES = ("data", "model", "cut", "defense", "threat", "attack", "seed")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One attack on one target: what the store holds of both, with flags attached."""
-
-    target: TargetRecord
-    result: AttackResult
+class Entry(Finding):
+    """A finding as tables show, compare and filter it."""
 
     def method(self, name: str) -> Method | None:
         """The method that a name stands for, where it is one."""
