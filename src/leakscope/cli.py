@@ -63,7 +63,8 @@ def _attacks(names: list[str] | None) -> Any:
         return None
     from leakscope.auditing.suites import SUITES
 
-    return names[0] if len(names) == 1 and names[0] in SUITES else names
+    known = {name for own in SUITES.values() for name in own}
+    return names[0] if len(names) == 1 and names[0] in known else names
 
 
 @app.command()

@@ -117,12 +117,12 @@ def results_of(plan: Plan, target: TargetSpec, store: Store) -> list[AttackResul
 
 
 def strongest_attacks(plan: Plan, store: Store) -> dict[str, tuple[Attack, AttackResult]]:
-    """By target key, the attack of ours that rebuilt most there."""
+    """By target key, the attack of ours that rebuilt most there among those that are trained or search."""
     found = {}
     for target in plan.targets:
-        results = results_of(plan, target, store)
-        best = strongest(results)
-        found[target.key] = plan.attacks_on(target)[results.index(best)], best
+        pairs = list(zip(plan.attacks_on(target), results_of(plan, target, store), strict=True))
+        trained = [(attack, result) for attack, result in pairs if not attack.linear] or pairs
+        found[target.key] = max(trained, key=lambda pair: pair[1].leak)
     return found
 
 
@@ -195,7 +195,8 @@ def _found(plan: Plan, store: Store, controls: Sequence[ControlResult]) -> list[
     for spec in plan.targets:
         record = read_target(store, spec.key)
         assert record is not None
-        records[spec.key] = record
+        twin = record.undefended or (spec.undefended and plan.explicit_twin)
+        records[spec.key] = replace(record, undefended=twin)
         for result in results_of(plan, spec, store) + outside_results(plan.scene, spec, store):
             own = [
                 c for c in controls if c.result == result.key or (c.result is None and c.attack == result.attack.label)
@@ -275,9 +276,20 @@ def _flags(scene: Scene, results: Sequence[AttackResult]) -> tuple[Flag, ...]:
 
 
 def _adaptive(defense: Defense, attacks: Sequence[Attack]) -> bool:
-    """Whether every part of a defence meets an attack made against it."""
+    """Whether a defence meets an attack that trains on what it releases, and those made against its parts.
+
+    What a part of another package says of itself is added to the suite, and proves nothing.
+    """
     present = {attack.kind_name for attack in attacks}
-    return all(part.kind_name == "none" or present & set(part.adaptive) for part in members(defense))
+    ours = [part for part in members(defense) if type(part).__module__.startswith("leakscope.defenses.")]
+    met = all(part.kind_name == "none" or present & set(part.adaptive) for part in ours)
+    return met and any(attack.adapts for attack in attacks)
+
+
+def _contests(result: AttackResult) -> bool:
+    """Whether somebody else's attack tells more than the label does: a grey picture contests nothing."""
+    floor = 0.0 if result.label_floor is None else result.label_floor
+    return result.traits.outside and result.leak > floor
 
 
 def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]) -> Shown:
@@ -285,15 +297,16 @@ def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]
     defended = [own for own in found if not own.record.undefended] or list(found)
     return Shown(
         attacks=len(plan.attacks),
-        full_suite=plan.suite == "full",
+        full_suite=plan.suite == "full" and all(any(attack.adapts for attack in own) for own in plan.suited.values()),
         seeds=len(plan.seeds),
         positive=passed[Control.POSITIVE],
         negative=passed[Control.NEGATIVE],
         twin=any(own.record.undefended for own in found),
-        adaptive=all(_adaptive(defense, own) for (_, defense), own in plan.suited.items()),
-        canary=passed.get(Control.CANARY, False),
-        flat_budget=plan.config.evidence == "E2" and passed.get(Control.BUDGET, True) is not False,
-        contested=all(any(result.traits.outside for result in own.results) for own in defended),
+        adaptive=plan.scene.threat.knows_defense
+        and all(_adaptive(defense, own) for (_, defense), own in plan.suited.items()),
+        canary=passed.get(Control.CANARY, Control.CANARY not in plan.scene.goal.control_words),
+        flat_budget=passed.get(Control.BUDGET, False),
+        contested=all(any(_contests(result) for result in own.results) for own in defended),
     )
 
 

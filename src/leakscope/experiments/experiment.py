@@ -70,6 +70,7 @@ class AttackSpec:
     threat: ThreatModel
     attack: Attack
     seed: int
+    public: str | None = None  # digest of the attacker's pictures, where they are not those of the target's splits
 
     @property
     def prepared_key(self) -> str:

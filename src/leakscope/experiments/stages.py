@@ -118,7 +118,8 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         defense=Method.of(spec.defense),
         cut=spec.cut,
         seed=spec.seed,
-        undefended=spec.undefended,
+        # A network of somebody else may hold a defence of its own; see `Plan.explicit_twin`.
+        undefended=spec.undefended and not scene.architecture.foreign,
         accuracy=accuracy(scores, heldout.labels),
         calibration=calibration(scores, heldout.labels),
         input_shape=heldout.shape,
@@ -178,6 +179,7 @@ class Case:
     threat: ThreatModel
     public: ImageSet
     victims: ImageSet
+    observed: int | None = None  # seed of the release that is observed, where it is not the attack's
     kind: str = "result"  # where the scores are kept: those of controls apart from those of targets
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the result, for outside attacks
 
@@ -190,7 +192,10 @@ class Case:
 
     @property
     def spec(self) -> AttackSpec:
-        return AttackSpec(self.target.key, self.threat, self.attack, self.seed)
+        usual = self.public is self.scene.splits.public
+        return AttackSpec(
+            self.target.key, self.threat, self.attack, self.seed, None if usual else self.public.digest()
+        )  # fmt: skip
 
     def rng(self, stage: str, device: torch.device) -> torch.Generator:
         return seeds.generator(self.seed, "attack", label(self.attack), stage, device=device)
@@ -203,7 +208,7 @@ class Case:
         )  # fmt: skip
 
     def observe(self, device: torch.device) -> Observed:
-        rng = seeds.generator(self.seed, "victims", "release", device=device)
+        rng = seeds.generator(self.observed or self.seed, "victims", "release", device=device)
         return self.scene.goal.observe(self.target.split, self.victims, rng)
 
 

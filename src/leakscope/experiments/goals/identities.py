@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from leakscope.auditing.flags import ACCEPTED, MISMATCHED
+from leakscope.auditing.flags import ACCEPTED, MISMATCHED, TIE
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed
 from leakscope.core.data import ImageSet, Splits
@@ -32,7 +32,7 @@ from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.floors import mean_image, nearest_public_image
 from leakscope.experiments.goal import GOALS, Goal, Scores
 from leakscope.experiments.scene import Scene
-from leakscope.experiments.stages import Case, Target, run_case, summaries
+from leakscope.experiments.stages import Case, Target, run_case, summaries, train_target
 from leakscope.experiments.training import predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.recognition import Judged, recognition
@@ -59,6 +59,7 @@ class Identities(Goal):
         Control.POSITIVE: "a target that scores the distance to each class's mean picture must accept what was rebuilt",
         Control.NEGATIVE: "nobody is recognised where nothing is known: a random target, one trained on permuted"
         " labels, and reconstructions under other people's names (low ends of the interval of leak)",
+        Control.BUDGET: "a larger budget of the strongest attack must not rebuild more",
     }
 
     def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
@@ -158,7 +159,18 @@ class Identities(Goal):
     def checks(
         self, scene: Scene, target: TargetSpec, attack: Attack, result: AttackResult, place: Workplace
     ) -> list[ControlResult]:
-        return []
+        """A larger budget of the strongest attack; planted features are a control of attacks on pictures."""
+        longer = attack.longer()
+        if longer is None:
+            return []
+        made = train_target(scene, target, place)
+        gained = run_case(Case.of(scene, made, longer, kind="checked"), place).leak - result.leak
+        return [
+            ControlResult(
+                Control.BUDGET, label(attack), gained, TIE, gained <= TIE, FlagId.MORE_BUDGET_HELPS, result.key,
+                f"a larger budget, {made.record.name}",
+            )
+        ]  # fmt: skip
 
     def negative_controls(self, results: Sequence[AttackResult]) -> tuple[ControlResult, ...]:
         return tuple(
