@@ -11,7 +11,6 @@ import pkgutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -68,7 +67,6 @@ def describe(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} has no plain description")
 
 
-@cache
 def code_digest(cls: type[Any]) -> str:
     """Identity of the code of a class: the file it stands in, or, where there is none, its compiled functions."""
     try:

@@ -15,7 +15,7 @@ from leakscope.models.weights import state_digest
 
 @dataclass(frozen=True)
 class Given(Architecture):
-    """An `nn.Module` handed over in Python; its structure, code and weights are its identity. It has no name to ask for."""
+    """An `nn.Module` handed over in Python; structure, code and weights are its identity. It has no name to ask for."""
 
     kind_name: ClassVar[str] = "given"
     revision: ClassVar[int] = 1
