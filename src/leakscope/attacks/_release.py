@@ -46,9 +46,9 @@ class PublicReleases:
         self._view = view
         self._rng = child(rng, view.device)
         self._images = view.public.images
-        self._at_home = Access.ENCODER in view and self._home_agrees()
+        self.at_home = Access.ENCODER in view and self._home_agrees()
         self._cache: Tensor | None = None
-        if self._at_home:
+        if self.at_home:
             first = self._release(self._encode(slice(0, _PROBES)))
             self.random = not same_release(first, self._release(self._encode(slice(0, _PROBES))))
             self.count = len(self._images)
@@ -67,13 +67,26 @@ class PublicReleases:
     def draw(self, index: Tensor) -> Tensor:
         """What is released for the pictures `index`, with fresh noise."""
         index = index.to(self._view.device)
-        if self._at_home:
+        if self.at_home:
             features = self._cache[index] if self._cache is not None else self._encode(index)
             return self._release(features) if self.random or self._cache is None else features
         assert self._cache is not None
         if self.random and self._view.budget.left >= len(index):
             self._cache[index] = self._view.query(self.images(index))
         return self._cache[index]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether pictures beyond the public set may be asked about without end."""
+        return self.at_home or self._view.budget.limit is None
+
+    def clean(self, images: Tensor) -> Tensor:
+        """What `again` needs of pictures of any kind: features at home, where encoding is done once, or the pictures."""
+        return self._view.encoder(images.to(self._view.device)).detach() if self.at_home else images
+
+    def again(self, clean: Tensor) -> Tensor:
+        """A fresh release of what `clean` gave."""
+        return self._release(clean) if self.at_home else self._view.query(clean.to(self._view.device))
 
     def draw_all(self) -> Tensor:
         indices = torch.arange(self.count, device=self._view.device).split(_CHUNK)
