@@ -36,8 +36,9 @@ class Effort:
     passes: tuple[float, float]  # over the pictures: in the first round, and in all
     copies: int  # of every picture, shifted
     draws: int  # of a random release, in the linear fit
+    batch: int
     rates: tuple[float, ...]
-    width: int
+    size: tuple[int, int]  # width and depth of the correction
     weights: tuple[float, ...]  # of the prior in a refinement
     iterations: tuple[int, int]  # of a refinement: tried first, and at most
 
@@ -146,10 +147,10 @@ class Campaign:
     def correct(self, eyes: Eyes, judge: Judge, offsets: Tensor) -> Learnt:
         """Stage 2: a correction, trained until longer training brings nothing."""
         effort, view = self.effort, self.view
-        lessons = Lessons(eyes, self.releases, self.ours, offsets, effort.copies, self.rng)
+        lessons = Lessons(eyes, self.releases, self.ours, offsets, effort.copies, effort.batch, self.rng)
         shape = tuple(judge.features.shape[1:])
         kinds = [False] if keeps_places(shape, view.image_shape) else [True]
-        candidates = [(Size(effort.width, 2, dense), rate) for dense in kinds for rate in effort.rates]
+        candidates = [(Size(*effort.size, dense), rate) for dense in kinds for rate in effort.rates]
         seed = int(torch.randint(2**31, (1,), generator=self.rng, device=self.rng.device))
         found = learn(judge, lessons, candidates, effort.passes, self.watch.note, seed)
         self.plan |= {"steps": found.steps, "raced": found.raced, "passes": round(found.steps / lessons.steps, 2)}

@@ -17,7 +17,6 @@ from leakscope.attacks._sights import Reader, look
 from leakscope.core import progress
 from leakscope.core.threat import View
 
-_BATCH = 32
 _COPY_BYTES = 2**30  # of all augmented copies together
 _SHIFT = 14  # pictures are shifted by up to this part of their side
 _GAIN = 0.02  # a round that lowers the validation error by less than this share is the last
@@ -55,9 +54,17 @@ class Lessons:
     """
 
     def __init__(
-        self, eyes: Eyes, releases: PublicReleases, ours: Tensor, offsets: Tensor, copies: int, rng: torch.Generator
+        self,
+        eyes: Eyes,
+        releases: PublicReleases,
+        ours: Tensor,
+        offsets: Tensor,
+        copies: int,
+        batch: int,
+        rng: torch.Generator,
     ) -> None:
-        self.eyes, self.releases, self.ours, self.offsets, self.rng = eyes, releases, ours, offsets, rng
+        self.eyes, self.releases, self.ours, self.offsets = eyes, releases, ours, offsets
+        self.batch, self.rng = batch, rng
         self.copies = copies if releases.fresh else 0
         self._encoded: list[tuple[Tensor, Tensor]] = []
         self._taken, self._left = 0, ours[:0]
@@ -65,11 +72,11 @@ class Lessons:
     @property
     def steps(self) -> int:
         """Of one pass."""
-        return max(1, len(self.ours) // _BATCH)
+        return max(1, len(self.ours) // self.batch)
 
     @torch.no_grad()
     def next(self) -> tuple[Tensor, Tensor, Tensor]:
-        size = min(_BATCH, len(self.ours))
+        size = min(self.batch, len(self.ours))
         if len(self._left) < size:
             self._left = torch.randperm(len(self.ours), generator=self.rng, device=self.rng.device).cpu()
             self._taken += 1
