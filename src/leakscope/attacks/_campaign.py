@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -107,7 +107,9 @@ class Campaign:
         images, labels = view.public.images, view.public.labels
         means = torch.stack([_mean(images[ours], labels[ours] == label) for label in labels[judged].tolist()])
         variance = float((images[judged] - means).square().mean())
-        return cls(view, effort, releases, rng, Watch(seconds, max(variance, 1e-12)), ours, judged, releases.draw(judged))
+        return cls(
+            view, effort, releases, rng, Watch(seconds, max(variance, 1e-12)), ours, judged, releases.draw(judged)
+        )
 
     def read(self) -> tuple[Eyes, Judge, Tensor]:
         """Stage 1: the sights that pictures can be read from, and ridge on them. Offsets come third."""
@@ -179,22 +181,21 @@ class Campaign:
         weights = self.effort.weights if thorough else (1.0,)
         steps, most = self.effort.iterations
         before = float((first - truth).square().mean())
-        best: Refinement | None = None
-        for kind, held in helds.items():
-            for weight in weights:
-                pictures, _ = refine(self.view, model, z, first, held, weight, steps)
-                error = float((pictures - truth).square().mean())
-                if best is None or error < best.error:
-                    best = Refinement(held, kind, weight, steps, error, before)
-                if self.watch.over:
-                    break
-        assert best is not None
-        while thorough and best.error < before and 2 * best.iterations <= most and not self.watch.over:
-            pictures, _ = refine(self.view, model, z, first, best.held, best.weight, 2 * best.iterations)
+        best, reached = Refinement(helds["errors"], "errors", 1.0, 0, before, before), first
+        for kind, weight in [(kind, weight) for weight in weights for kind in helds]:
+            pictures = refine(self.view, model, z, first, helds[kind], weight, steps)
+            error = float((pictures - truth).square().mean())
+            if error < best.error:
+                best, reached = Refinement(helds[kind], kind, weight, steps, error, before), pictures
+            if self.watch.over:
+                break
+        while thorough and best.iterations > 0 and 2 * best.iterations <= most and not self.watch.over:
+            # As many steps again; a run in one go keeps its memory of curvature and comes at least as far.
+            pictures = refine(self.view, model, z, first, best.held, best.weight, best.iterations, start=reached)
             error = float((pictures - truth).square().mean())
             if error > _HELPS * best.error:
                 break
-            best = Refinement(best.held, best.kind, best.weight, 2 * best.iterations, error, before)
+            best, reached = replace(best, iterations=2 * best.iterations, error=error), pictures
         return best if best.error < _HELPS * before else None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from leakscope.attacks._expectation import ReleaseModel
 from leakscope.attacks._lbfgs import minimise
 from leakscope.core.threat import View
 
-Prior = Literal["pixels", "errors", "population"]
 _CHUNK = 64  # pictures refined at once
 _LARGEST = 1024  # pixels up to which a whole covariance is inverted
 _LEAST_NOISE = 1e-4  # of the features' own deviation: what a release without noise is believed to
@@ -64,17 +62,20 @@ def refine(
     held: Held,
     weight: float,
     iterations: int,
+    *,
+    start: Tensor | None = None,
     repeats: int = 1,
-) -> tuple[Tensor, list[float]]:
-    """min_x ‖E[release(encoder(x))] − z‖²/2σ² + weight·½(x − m)ᵀP(x − m), from the guess, within the pixels' range.
+) -> Tensor:
+    """min_x ‖E[release(encoder(x))] − z‖²/2σ² + weight·½(x − m)ᵀP(x − m), from `start`, or the guess, within range.
 
-    σ² is the noise of the release over the `repeats` observations that `seen` is the mean of.
+    m is the guess, or the prior's own mean. σ² is the noise of the release over the `repeats` observations
+    that `seen` is the mean of.
     """
     low, high = (0.0, 1.0) if view.public.pixels else (-math.inf, math.inf)
-    images, curves = [], []
-    for z, first in zip(seen.split(_CHUNK), guess.split(_CHUNK), strict=True):
-        start = first.flatten(1)
-        anchor = start if held.mean is None else held.mean.expand_as(start)
+    images = []
+    starts = (guess if start is None else start).split(_CHUNK)
+    for z, first, begin in zip(seen.split(_CHUNK), guess.split(_CHUNK), starts, strict=True):
+        anchor = first.flatten(1) if held.mean is None else held.mean.expand(len(first), -1)
         informative = model.informative(z)
         noise = max(model.noise / repeats, _LEAST_NOISE * float(z.var()), 1e-20)
 
@@ -93,9 +94,6 @@ def refine(
             value = fit.detach() + 0.5 * weight * (away * pull).sum(1)
             return value, gradient.flatten(1) + weight * pull
 
-        found = minimise(objective, start, iterations=iterations, low=low, high=high)
+        found = minimise(objective, begin.flatten(1), iterations=iterations, low=low, high=high)
         images.append(found.x.reshape(first.shape))
-        curves.append(found.curve)
-    longest = max(len(curve) for curve in curves)
-    padded = torch.tensor([curve + [curve[-1]] * (longest - len(curve)) for curve in curves])
-    return torch.cat(images), padded.mean(0).tolist()
+    return torch.cat(images)

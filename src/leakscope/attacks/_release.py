@@ -93,7 +93,7 @@ class PublicReleases:
         return self.at_home or self._view.budget.limit is None
 
     def clean(self, images: Tensor) -> Tensor:
-        """What `again` needs of pictures of any kind: features at home, where encoding is done once, or the pictures."""
+        """What `again` needs of pictures of any kind: their features at home, encoded once; else the pictures."""
         if not self.at_home or self.batchwise:
             return images
         with torch.no_grad():

@@ -230,9 +230,7 @@ def learn(
         for run, (size, rate) in zip(runs, candidates, strict=True):
             run.round(max(8, first // 4), lambda error: True)
             raced[f"{'dense' if size.dense else 'map'} {size.width}, rate {rate:g}"] = run.error
-    winner = min(range(len(runs)), key=lambda number: runs[number].error)
-    run, size = runs[winner], candidates[winner][0]
-    del runs
+    run, (size, _) = min(zip(runs, candidates, strict=True), key=lambda pair: pair[0].error)
     start = judge(None)
     best, kept = start, None
     length, left, converged = first, round(passes[1] * lessons.steps) - run.taken, False

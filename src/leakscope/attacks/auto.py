@@ -114,7 +114,7 @@ class Auto(Attack):
             held = Held(tensors["held.precision"], tensors.get("held.mean"))
             z = torch.stack(every).mean(0) if model.additive else every[0]
             repeats = len(every) if model.additive else 1
-            images, _ = refine(view, model, z, images, held, plan["weight"], plan["iterations"], repeats)
+            images = refine(view, model, z, images, held, plan["weight"], plan["iterations"], repeats=repeats)
         return Reconstruction(images.contiguous(), prepared.diagnostics)
 
 

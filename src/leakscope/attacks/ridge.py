@@ -8,23 +8,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._release import PublicReleases, channel_statistics, child
+from leakscope.attacks._release import PublicReleases, child
 from leakscope.attacks._spectrum import Spectrum, sketched
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
 
-@ATTACKS.register("ridge")
+@ATTACKS.register("ridge", revision=2)
 @dataclass(frozen=True)
 class Ridge(Attack):
     """Affine ridge regression from released features to pixels, fitted on the attacker's own queries.
 
-    x̂ = x̄ + Wᵀ(z − z̄), W = argmin Σ‖xᵢ − x̄ − Wᵀ(zᵢ − z̄)‖² + λ‖W‖², with features scaled per
-    channel and λ = strength × mean eigenvalue of the Gram matrix. One eigendecomposition, of the
-    smaller of ZᵀZ and ZZᵀ, serves every strength; the one with the least leave-one-picture-out
-    error wins. A random release is drawn `draws` times for each picture, and all draws of a picture
-    are left out together.
+    x̂ = x̄ + Wᵀ(z − z̄), W = argmin Σ‖xᵢ − x̄ − Wᵀ(zᵢ − z̄)‖² + λ‖W‖², with every feature scaled to
+    deviation one (a channel may hold one loud row) and λ = strength × mean eigenvalue of the Gram
+    matrix. One eigendecomposition, of the smaller of ZᵀZ and ZZᵀ, serves every strength; the one with
+    the least leave-one-picture-out error wins. A random release is drawn `draws` times for each
+    picture, and all draws of a picture are left out together.
 
     Hoerl & Kennard, "Ridge regression", 1970; leave-one-out in closed form: Allen, "PRESS", 1974.
     """
@@ -48,10 +48,11 @@ class Ridge(Attack):
             return Prepared({"mean": view.public.images.mean(0).flatten()}, Diagnostics(details={"rows": 0}))
         features, pixels = self._rows(releases)
         draws = len(features) // len(pixels)
-        _, scale = channel_statistics(features)
-        scale = scale.expand_as(features[:1]).flatten()  # D
         # Features come in single precision; their Gram matrix needs twice the digits.
-        z = (features.flatten(1) / scale).double()
+        z = features.flatten(1).double()
+        deviation = z.std(0, correction=0)
+        scale = torch.where(deviation > 1e-9 * z.mean(0).abs().clamp_min(1e-9), deviation, torch.inf)
+        z = z / scale
         center, mean = z.mean(0), pixels.double().mean(0)
         z = z - center
         x = (pixels.double() - mean).repeat_interleave(draws, 0)
@@ -62,7 +63,7 @@ class Ridge(Attack):
         strengths = [strength * level for strength in self.strengths]
         errors = [fit.left_out_error(sketch, strength, draws) for strength in strengths]
         best = min(range(len(errors)), key=errors.__getitem__)
-        tensors = {"scale": scale, "center": center.float(), "mean": mean.float()}
+        tensors = {"scale": scale, "center": center, "mean": mean.float()}
         tensors |= fit.solve(z, x, strengths[best])
         return Prepared(
             tensors,
@@ -93,7 +94,7 @@ class Ridge(Attack):
         learnt = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
         images = learnt["mean"].expand(len(seen), -1)
         if "scale" in learnt:
-            z = seen.features.to(view.device).flatten(1) / learnt["scale"] - learnt["center"]
+            z = (seen.features.to(view.device).flatten(1) / learnt["scale"] - learnt["center"]).float()
             if "weights" in learnt:
                 images = images + z @ learnt["weights"]
             else:
