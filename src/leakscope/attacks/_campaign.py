@@ -26,6 +26,7 @@ _LARGEST = 2500  # side of the largest linear system; with more columns it caps 
 _PROBES = 32  # pictures on which a release is studied
 _TRIED = 32  # validation pictures on which a refinement is tried
 _HELPS = 0.98  # a refinement must bring the error down to this share
+_TIE = 0.005  # a gain of leak that is none
 SOLVED = 0.9995  # validation leak above which nothing is left to win
 
 
@@ -49,12 +50,12 @@ class Watch:
     def __init__(self, limit: float | None, variance: float) -> None:
         self._start = time.process_time()
         self._limit = limit
-        self._variance = variance  # of validation pictures around the means of their classes
+        self.variance = variance  # of validation pictures around the means of their classes
         self.anytime: list[tuple[float, float]] = []
         self.curve: list[float] = []
 
     def leak(self, error: float) -> float:
-        return 1 - error / self._variance
+        return 1 - error / self.variance
 
     def note(self, error: float) -> bool:
         """Write down the best error so far; False when the time is up."""
@@ -154,7 +155,7 @@ class Campaign:
         kinds = [False] if keeps_places(shape, view.image_shape) else [True]
         candidates = [(Size(*effort.size, dense), rate) for dense in kinds for rate in effort.rates]
         seed = int(torch.randint(2**31, (1,), generator=self.rng, device=self.rng.device))
-        found = learn(judge, lessons, candidates, effort.passes, self.watch.note, seed)
+        found = learn(judge, lessons, candidates, effort.passes, _TIE * self.watch.variance, self.watch.note, seed)
         self.plan |= {"steps": found.steps, "raced": found.raced, "passes": round(found.steps / lessons.steps, 2)}
         return found
 

@@ -128,7 +128,7 @@ class _Lesson:
     course: Course
 
     def train(self) -> tuple[list[float], int, bool]:
-        """Rounds of growing length; gives validation losses, steps taken, and whether the last round brought nothing."""
+        """Rounds of growing length; gives validation losses, steps taken, and whether the last brought nothing."""
         curve, taken = [self.judge(self.decoder)], 0
         for number, passes in enumerate(_ROUNDS):
             before = min(curve)

@@ -21,6 +21,7 @@ _COPY_BYTES = 2**30  # of all augmented copies together
 _SHIFT = 14  # pictures are shifted by up to this part of their side
 _GAIN = 0.02  # a round that lowers the validation error by less than this share is the last
 _AVERAGED = 0.99  # of the weights' running mean stays after each step
+_LEAST_STEPS = 80  # of the first round, however few pictures there are
 _LOOKS = 4  # at the validation pictures, each round
 
 
@@ -210,13 +211,14 @@ def learn(
     lessons: Lessons,
     candidates: list[tuple[Size, float]],
     passes: tuple[float, float],
+    least: float,
     on_look: Callable[[float], bool],
     seed: int,
 ) -> Learnt:
     """Race the candidates over a short while, then train the winner in rounds, each twice as long as the last.
 
     `passes` are those of the first round, and of all together at most. Training has converged when a round
-    lowers the validation error by less than a fiftieth.
+    lowers the validation error by less than a fiftieth, or by less than `least`.
     """
     image = tuple(judge.images.shape[1:])
     shape = tuple(judge.features.shape[1:])
@@ -224,7 +226,7 @@ def learn(
         Run(size.build(shape, (image[0], image[1], image[2]), seed).to(judge.images.device), judge, lessons, rate)
         for size, rate in candidates
     ]
-    first = max(8, round(passes[0] * lessons.steps))
+    first = max(_LEAST_STEPS, round(passes[0] * lessons.steps))
     raced: dict[str, float] = {}
     if len(runs) > 1:
         for run, (size, rate) in zip(runs, candidates, strict=True):
@@ -233,12 +235,12 @@ def learn(
     run, (size, _) = min(zip(runs, candidates, strict=True), key=lambda pair: pair[0].error)
     start = judge(None)
     best, kept = start, None
-    length, left, converged = first, round(passes[1] * lessons.steps) - run.taken, False
+    length, left, converged = first, max(first, round(passes[1] * lessons.steps) - run.taken), False
     while left > 0 and not converged:
         going = run.round(min(length, left), on_look)
         left -= length
         if run.error < best:
-            converged = run.error > (1 - _GAIN) * best
+            converged = best - run.error < max(_GAIN * best, least)
             best, kept = run.error, copy.deepcopy(run.mean)
         else:
             converged = True

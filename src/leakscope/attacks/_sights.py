@@ -13,7 +13,7 @@ from leakscope.core.threat import Access, View
 
 RELEASED = "released"
 _BEHIND = "behind "
-_WIDEST = 12288  # columns above which features are sketched
+_WIDEST = 16384  # columns above which features are sketched
 _SKETCH = 4096  # columns of a sketch
 _FARTHEST = 12.0  # standard deviations at which an input of a network is cut off
 _STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
