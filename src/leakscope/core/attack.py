@@ -35,6 +35,7 @@ class Observed:
 
     features: Tensor | None = None  # released, at the cut
     classes: Tensor | None = None
+    repeats: Tensor | None = None  # k×N×…: further releases of the same victims, beside `features`
 
     def __len__(self) -> int:
         present = self.features if self.features is not None else self.classes
