@@ -26,6 +26,7 @@ class ClassAttack(Attack):
     """An attack on classes that searches the latents of a prior."""
 
     goal: ClassVar[str] = "identities"
+    adapts: ClassVar[bool] = True
 
     prior: Prior
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._expectation import ReleaseModel
-from leakscope.attacks._lbfgs import minimise
+from leakscope.attacks.peeling.lbfgs import minimise
 from leakscope.core.threat import View
 
 _CHUNK = 64  # pictures refined at once

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -55,6 +55,10 @@ class Auto(Attack):
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.QUERY})
     white_box: ClassVar[bool] = True
     averages_noise: ClassVar[bool] = True
+    adapts: ClassVar[bool] = True
+
+    def longer(self) -> Auto | None:
+        return replace(self, effort="full", seconds=None) if self.effort == "quick" or self.seconds else None
 
     def __post_init__(self) -> None:
         if self.seconds is not None and self.seconds <= 0:

@@ -10,10 +10,10 @@ from leakscope.core.spec import Plain
 #: a target does not have (residual blocks, sparse layers) drops out there.
 SUITES: dict[str, dict[str, list[str | Plain]]] = {
     "pictures": {
-        "quick": ["ridge", "auto", "peel-exact", "analytic-sparse"],
+        "quick": ["ridge", {"kind": "auto", "effort": "quick"}, "peel-exact", "analytic-sparse"],
         "full": [
             "ridge",
-            {"kind": "auto", "effort": "full"},
+            "auto",
             "decoder",
             {"kind": "decoder", "front": "dense"},
             {"kind": "decoder", "front": "residual"},
