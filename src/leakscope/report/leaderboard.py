@@ -15,6 +15,7 @@ from leakscope.core.words import FLAGS, FlagId
 from leakscope.report.estimates import MIN_SEEDS, BySeed, Estimate, estimate, front, surely_least
 from leakscope.report.families import Family, Standing, families
 from leakscope.report.like_with_like import common_attacks, comparable_seeds, same_victims
+from leakscope.report.numbers import number
 from leakscope.report.results import Entry, Results
 from leakscope.report.targets import short_names
 
@@ -222,7 +223,7 @@ class _Maker:
         told = []
         for attack in own.keys() - common:
             value = fmean(self.found.score(entry).mean for entry in own[attack].values())
-            told.append(f"{titles[attack]} ({value:.3f})")
+            told.append(f"{titles[attack]} ({number(value)})")
         return f"also attacked by {', '.join(sorted(told))}, which other rows were not: not compared"
 
     def _cell(self, by_seed: Mapping[int, Entry]) -> Cell:
