@@ -18,7 +18,7 @@ from leakscope.store import Entry, Store
 #: Victims in a strip.
 SHOWN = 8
 #: Kinds of the store: scores by `AttackResult.key`, pictures by `.reconstruction`, originals by `.victims`.
-SCORES, RECONSTRUCTIONS, VICTIMS = "score", "reconstruct", "victims"
+SCORES, RECONSTRUCTIONS, VICTIMS = "result", "attack", "victims"
 
 
 def rebuilt(store: Store, result: AttackResult, count: int = SHOWN) -> NDArray[np.uint8] | None:
