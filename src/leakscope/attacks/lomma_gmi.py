@@ -11,7 +11,7 @@ from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.spec import nested
 
 
-@ATTACKS.register("lomma-gmi")
+@ATTACKS.register("lomma-gmi", revision=2)
 @dataclass(frozen=True)
 class LommaGmi(Lomma):
     """GMI with the logit instead of the cross-entropy, a pull on the features, and students beside the target.
@@ -34,6 +34,7 @@ class LommaGmi(Lomma):
     loss: Loss = "logit"
     students: tuple[int, ...] = (16, 24, 32)  # widths
     epochs: int = 20  # of distillation
+    student_rate: float = 0.01  # of distillation, halved every 20 epochs
     feature_weight: float = 1.0
     feature: FeatureTarget = "mean"
 

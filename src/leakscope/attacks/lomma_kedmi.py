@@ -11,7 +11,7 @@ from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.spec import nested
 
 
-@ATTACKS.register("lomma-kedmi")
+@ATTACKS.register("lomma-kedmi", revision=2)
 @dataclass(frozen=True)
 class LommaKedmi(Lomma):
     """KEDMI with the logit instead of the cross-entropy, a pull on the features, and students beside the target.
@@ -35,6 +35,7 @@ class LommaKedmi(Lomma):
     loss: Loss = "logit"
     students: tuple[int, ...] = (16, 24, 32)  # widths
     epochs: int = 20  # of distillation
+    student_rate: float = 0.01  # of distillation, halved every 20 epochs
     feature_weight: float = 1.0
     feature: FeatureTarget = "mean"
 
