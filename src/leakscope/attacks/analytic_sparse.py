@@ -118,8 +118,9 @@ class AnalyticSparse(Attack):
 class Chain:
     """The stages from a released tensor back to the picture.
 
-    Stage 0 estimates the picture, stage l the codes of sparse layer l. For each: `mean{l}`, what an attacker knows without looking; `trust{l}`, how far the estimate is
-    believed beyond it; and the maps of the module, `top`, `slope{l}`, `shift{l}`, `scale`.
+    Stage 0 estimates the picture, stage l the codes of sparse layer l. For each: `mean{l}`, what an attacker knows
+    without looking; `trust{l}`, how far the estimate is believed beyond it; and the maps that lead there: `top`,
+    `slope{l}` and `shift{l}`, `scale`.
     """
 
     layers: list[SparseCoding]
