@@ -82,7 +82,7 @@ def convert(folder: Path, target: Path) -> dict[str, tuple[int, ...]]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{os.getpid()}.{target.name}")
     try:
-        np.savez_compressed(temporary, **arrays)  # plain bytes: nothing is pickled
+        np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]  # plain bytes: nothing is pickled
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leakscope.metrics.distribution import frechet_distance
+from leakscope.metrics.embedder import least_squared_distance
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,7 @@ def false_positive(judged: Judged) -> Tensor:
 
 
 def knn_distance(judged: Judged) -> Tensor:
-    own = judged.labels[None] == judged.classes[:, None]  # K×P
-    k, m, d = judged.features.shape
-    distances = torch.cdist(judged.features.reshape(k * m, d), judged.private).square().view(k, m, -1)
-    return distances.masked_fill(~own[:, None], float("inf")).amin(-1).mean(1)
+    return least_squared_distance(judged.features, judged.classes, judged.private, judged.labels)
 
 
 def centroid_distance(judged: Judged) -> Tensor:
@@ -114,12 +112,14 @@ def frechet(judged: Judged) -> Tensor:
     return frechet_distance(judged.features.flatten(0, 1), _own_private(judged))
 
 
-def precision(judged: Judged) -> Tensor:
-    return torch.tensor(neighbourhoods(_own_private(judged), judged.features.flatten(0, 1)).precision)
+def _neighbourhood(of: str) -> Callable[[Judged], Tensor]:
+    """One of the four, by name."""
 
+    def value(judged: Judged) -> Tensor:
+        found = neighbourhoods(_own_private(judged), judged.features.flatten(0, 1))
+        return torch.tensor(getattr(found, of))
 
-def coverage(judged: Judged) -> Tensor:
-    return torch.tensor(neighbourhoods(_own_private(judged), judged.features.flatten(0, 1)).coverage)
+    return value
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,14 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "fid:evaluator", "low", "Fréchet distance to private pictures, evaluation features", frechet, of_set=True
         ),
-        Measure("precision", "high", "share of reconstructions among private pictures (k = 3)", precision, of_set=True),
-        Measure(
-            "coverage", "high", "share of private pictures with a reconstruction near (k = 3)", coverage, of_set=True
+        *(
+            Measure(of, "high", f"{what} (k = 3)", _neighbourhood(of), of_set=True)
+            for of, what in (
+                ("precision", "share of reconstructions among private pictures"),
+                ("recall", "share of private pictures among reconstructions"),
+                ("density", "private neighbourhoods that hold a reconstruction, on average, over k"),
+                ("coverage", "share of private pictures with a reconstruction near"),
+            )
         ),
     )
 }
