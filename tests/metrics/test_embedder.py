@@ -103,16 +103,19 @@ def test_an_unknown_file_is_never_read(tmp_path: Path) -> None:
 
 
 def test_it_tells_photographs_of_eight_people_apart(shared_data: Path) -> None:
-    """Four pictures each for the centroids, two others to name, without any training."""
+    """Six pictures each for the centroids, three others to name, without any training.
+
+    At the measured rate of one error in ninety, more than two errors in 24 have a probability of 0.002; by chance 21.
+    """
     faces = Lfw(min_images=50, max_images=50).load(shared_data)
     known: list[int] = []
     asked: list[int] = []
     for person in range(8):
         own = (faces.labels == person).nonzero()[:, 0].tolist()
-        known += own[:4]
-        asked += own[4:6]
+        known += own[:6]
+        asked += own[6:9]
     embed = FaceEmbedder().load(shared_data)
     judge = CentroidJudge.fitted(embed, faces.images[known], faces.labels[known], 8)
     scores, features = judge(faces.images[asked])
     assert features.shape[1] == 128
-    assert (scores.argmax(1) == faces.labels[asked]).float().mean() > 0.95
+    assert (scores.argmax(1) != faces.labels[asked]).sum() <= 2
