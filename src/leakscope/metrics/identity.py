@@ -50,6 +50,9 @@ class IdentityDistance(Metric):
                 f"identity needs {SIDE}×{SIDE} face pictures, not {height}×{width}; "
                 f"use --resize {SIDE} or leave the metric out"
             )
+        problem = self.unavailable(reference.root)
+        if problem is not None:
+            raise UsageError(problem)
         embed = FaceEmbedder(self.file, self.sha256).load(reference.root)
         distance: Tensor = torch.linalg.vector_norm(embed(guess) - embed(truth), dim=1)
         return distance
