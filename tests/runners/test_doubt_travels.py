@@ -88,9 +88,7 @@ def test_directions_are_declared_not_guessed(classes: tuple[Bench, Store, Schedu
     assert choose(entries, "attack-accuracy").more_leak == "high"
 
 
-def test_one_attack_on_classes_is_scored_by_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_attack_on_classes_is_scored_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {
         "data": CLASSES["data"][0]["data"], "model": "mlp:widths=[32,16]", "cuts": ["relu1"], **CLASSES["base"],
         "attacks": CLASSES["attacks"],
