@@ -2,28 +2,27 @@
 
 >>> import leakscope
 >>> result = leakscope.audit(model, (images, labels), cut="layer2")  # doctest: +SKIP
->>> result.verdict, result.results[0]["metrics"]["leak"]["mean"]  # doctest: +SKIP
+>>> result.verdict, result.results[0].leak  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from leakscope.api import attack as attack
     from leakscope.api import audit as audit
+    from leakscope.api import train as train
     from leakscope.core.model import SplitModel as SplitModel
 
-__all__ = ["SplitModel", "audit"]
+__all__ = ["SplitModel", "attack", "audit", "train"]
+
+_HOMES = {"SplitModel": "leakscope.core.model", **dict.fromkeys(("attack", "audit", "train"), "leakscope.api")}
 
 
 def __getattr__(name: str) -> Any:
     # Nothing heavy is imported until it is used: `leakscope --help` must answer at once.
-    if name == "audit":
-        from leakscope.api import audit
-
-        return audit
-    if name == "SplitModel":
-        from leakscope.core.model import SplitModel
-
-        return SplitModel
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'leakscope' has no attribute {name!r}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,28 @@ from torch import Tensor, nn
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.results import Finding
 from leakscope.data.images import from_torch
+from leakscope.experiments.audit import Audit, results_of
+from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.folder import write_folder
+from leakscope.experiments.jobs import plan_jobs
+from leakscope.experiments.plan import Plan, make_plan
+from leakscope.experiments.reading import flagged, read_target
+from leakscope.experiments.stages import Target, train_target
+from leakscope.experiments.workplace import Workplace
 from leakscope.models.given import Given
-from leakscope.pipeline.audit import run_audit
-from leakscope.pipeline.config import AuditConfig
-from leakscope.pipeline.document import Audit
-from leakscope.pipeline.execute import Workplace
-from leakscope.pipeline.folder import write_folder
-from leakscope.pipeline.plan import make_plan
+from leakscope.runners.audit import Labour, run_all, run_audits
+from leakscope.runners.devices import chosen
 from leakscope.store import Store
+
+Model = nn.Module | str | dict[str, Any]
+Data = str | dict[str, Any] | ImageSet | tuple[Tensor, Tensor] | torch.utils.data.Dataset[Any]
 
 
 def audit(
-    model: nn.Module | str | dict[str, Any],
-    data: str | dict[str, Any] | ImageSet | tuple[Tensor, Tensor] | torch.utils.data.Dataset[Any],
+    model: Model,
+    data: Data,
     *,
     cut: str | list[str] | None = None,
     out: str | Path | None = None,
@@ -40,6 +50,48 @@ def audit(
     (`defenses`, `attacks`, `seeds`, `gate`, `training`, …). With `out`, the report is written there;
     without `store`, finished stages are kept for this call only.
     """
+    plan = plan_for(model, data, cut, settings)
+    with _workplace(store, device) as place:
+        result = run_audits([plan], place, command="leakscope.audit(…)")[0]
+    if out is not None:
+        write_folder(result, Path(out))
+    return result
+
+
+def attack(
+    model: Model,
+    data: Data,
+    *,
+    cut: str | list[str] | None = None,
+    store: str | Path | None = None,
+    device: str = "auto",
+    **settings: Any,
+) -> list[Finding]:
+    """Scores of attacks, without controls or verdict: for looking, not for claims. Arguments are those of `audit`."""
+    plan = plan_for(model, data, cut, settings)
+    with _workplace(store, device) as place:
+        return run_attacks(plan, place, Labour())
+
+
+def train(
+    model: Model,
+    data: Data,
+    *,
+    cut: str | list[str] | None = None,
+    store: str | Path | None = None,
+    device: str = "auto",
+    **settings: Any,
+) -> Target:
+    """Train one target with its defence; its `split` is the trained network, its `record` what it is good for."""
+    plan = plan_for(model, data, cut, settings)
+    if len(plan.targets) != 1:
+        raise UsageError(f"{len(plan.targets)} targets are asked for; name one cut, one defence and one seed")
+    with _workplace(store, device) as place:
+        return train_target(plan.scene, plan.targets[0], place)
+
+
+def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: dict[str, Any]) -> Plan:
+    """Settings around a network and pictures as a checked plan."""
     tree: dict[str, Any] = dict(settings)
     if cut is not None:
         tree["cuts"] = [cut] if isinstance(cut, str) else list(cut)
@@ -52,30 +104,27 @@ def audit(
         tree["training"] = {"epochs": 0, **tree.get("training", {})}
     tree.setdefault("data_root", os.environ.get("LEAKSCOPE_DATA"))
     config = AuditConfig.checked(tree)
-    plan = make_plan(config, data=images, architecture=Given.of(model) if isinstance(model, nn.Module) else None)
+    return make_plan(config, data=images, architecture=Given.of(model) if isinstance(model, nn.Module) else None)
+
+
+def run_attacks(plan: Plan, place: Workplace, labour: Labour) -> list[Finding]:
+    """Every attack of a plan on every target, scored, with the flags that results raise against each other."""
+    run_all([plan], plan_jobs(plan, controls=False), place, labour)
+    results = [result for target in plan.targets for result in results_of(plan, target, place.store)]
+    records = {target.key: record for target in plan.targets if (record := read_target(place.store, target.key))}
+    return flagged(records, results)
+
+
+@contextmanager
+def _workplace(store: str | Path | None, device: str) -> Iterator[Workplace]:
+    if store is not None:
+        yield Workplace(Store(store), chosen(device))
+        return
     with tempfile.TemporaryDirectory(prefix="leakscope-") as passing:
-        place = Workplace(Store(store if store is not None else passing), choose_device(device))
-        result = run_audit(plan, place, command="leakscope.audit(…)")
-    if out is not None:
-        write_folder(result, Path(out))
-    return result
+        yield Workplace(Store(passing), chosen(device))
 
 
 def _images(data: Any) -> ImageSet | None:
     if isinstance(data, str | dict):
         return None
     return data if isinstance(data, ImageSet) else from_torch(data)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes a GPU when there is one."""
-    if name == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if accelerator is None else accelerator
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used ({reason}); take --device cpu or cuda") from None
-    return device

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from leakscope.commands.asked import plan_of, print_json, settings_of, show_plan, show_plans, work_at
 from leakscope.commands.bench import bench, status
-from leakscope.commands.look import cuts, list_, schema, show
+from leakscope.commands.exchange import export, submit
+from leakscope.commands.inspection import cuts, list_, schema, show
 from leakscope.commands.reports import blind, report
 from leakscope.commands.reproduce import reproduce
-from leakscope.commands.zoo import export, submit
+from leakscope.commands.settings import plan_of, print_json, settings_of, show_plan, show_plans, work_at
 from leakscope.core.errors import UsageError
 from leakscope.options import (
     RUN,
@@ -61,9 +61,10 @@ def _attacks(names: list[str] | None) -> Any:
     """One suite by name, or a list of attacks."""
     if not names:
         return None
-    from leakscope.auditing.suite import SUITES
+    from leakscope.auditing.suites import SUITES
 
-    return names[0] if len(names) == 1 and names[0] in SUITES else names
+    known = {name for own in SUITES.values() for name in own}
+    return names[0] if len(names) == 1 and names[0] in known else names
 
 
 @app.command()
@@ -105,8 +106,8 @@ def audit(
     """
     import torch
 
-    from leakscope.pipeline.config import AuditConfig
-    from leakscope.pipeline.plan import make_plans
+    from leakscope.experiments.config import AuditConfig
+    from leakscope.experiments.plan import make_plans
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -124,12 +125,13 @@ def audit(
     if dry_run:
         return show_plans(plans, json_)
     from leakscope.auditing.verdict import gravest
+    from leakscope.core.results import to_json
 
     command = shlex.join(["leakscope", *sys.argv[1:]])
     manner = Manner(command, quiet=quiet or json_, silent=json_, workers=workers, threads=threads)
     finished = run_plans(plans, work_at(store, device), out, manner, study, first.results)
     if json_:
-        documents = {name: result.document for name, result in finished.items()}
+        documents = {name: to_json(result.report) for name, result in finished.items()}
         print_json(documents if len(documents) > 1 else next(iter(documents.values())))
     return gravest([result.exit_code for result in finished.values()])
 
@@ -163,31 +165,27 @@ def train(
     )  # fmt: skip
     if dry_run:
         return show_plan(plan, json_)
-    from leakscope.pipeline.execute import realise, target_plan
+    from leakscope.core.results import to_json
+    from leakscope.experiments.stages import train_target
     from leakscope.terminal import following
 
     place = work_at(store, device)
-    rows = []
     with following(quiet=quiet or json_):
-        for cut_, defense_, seed_ in plan.grid:
-            target = realise(plan, target_plan(plan, cut_, defense_, seed_), place)
-            rows.append({"key": target.key, **{k: v for k, v in target.record.items() if k != "plan"}})
+        trained = [train_target(plan.scene, spec, place) for spec in plan.targets]
     if save is not None:
-        if len(rows) != 1:
-            raise UsageError(f"--save writes one target, {len(rows)} were trained; name one cut, defence and seed")
+        if len(trained) != 1:
+            raise UsageError(f"--save writes one target, {len(trained)} were trained; name one cut, defence and seed")
         from safetensors.torch import save_file
 
         save.parent.mkdir(parents=True, exist_ok=True)
-        state = {name: tensor.contiguous() for name, tensor in target.split.model.state_dict().items()}
+        state = {name: tensor.contiguous() for name, tensor in trained[0].split.model.state_dict().items()}
         save_file(state, save)
     if json_:
-        print_json(rows)
+        print_json([to_json(target.record) for target in trained])
     else:
-        for row in rows:
-            typer.echo(
-                f"{row['key']}  {row['model']} ({row['defense']}) at {row['cut']}, seed {row['seed']}: "
-                f"accuracy {row['accuracy']:.3f}"
-            )
+        for target in trained:
+            record = target.record
+            typer.echo(f"{record.key}  {record.name}, seed {record.seed}: accuracy {record.accuracy:.3f}")
     return 0
 
 
@@ -225,21 +223,25 @@ def attack(
     )  # fmt: skip
     if dry_run:
         return show_plan(plan, json_)
-    from leakscope.pipeline.folder import require_writable, write_reconstructions
-    from leakscope.pipeline.single import attack_all
+    from leakscope.api import run_attacks
+    from leakscope.core.results import to_json
+    from leakscope.experiments.folder import require_writable, write_reconstructions
+    from leakscope.experiments.stages import read_rebuilt
+    from leakscope.runners.audit import Labour
     from leakscope.terminal import following, print_scores
 
     if out is not None:
         require_writable(out)
     place = work_at(store, device)
     with following(quiet=quiet or json_):
-        rows, guesses = attack_all(plan, place)
+        entries = run_attacks(plan, place, Labour())
     if out is not None:
-        write_reconstructions(plan.victims, guesses, out)
+        rebuilt = {e.result.key: read_rebuilt(place.store, e.result.reconstruction).images for e in entries}
+        write_reconstructions(plan.scene.first_victims, rebuilt, out)
     if json_:
-        print_json(rows)
+        print_json([{"target": to_json(e.target), "result": to_json(e.result)} for e in entries])
     else:
-        print_scores(rows)
+        print_scores(entries)
     return 0
 
 

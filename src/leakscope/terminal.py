@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from leakscope.core import progress
-from leakscope.report.names import readable
+from leakscope.core.results import AuditReport, Finding, Summary
+from leakscope.core.words import Verdict
 
 _ERROR = Console(stderr=True)
 
@@ -92,40 +94,42 @@ def following(*, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _interval(summary: dict[str, float]) -> str:
-    return f"{summary['mean']:.3f} [{summary['low']:.3f}, {summary['high']:.3f}]"
+def _interval(summary: Summary) -> str:
+    return f"{summary.mean:.3f} [{summary.low:.3f}, {summary.high:.3f}]"
 
 
-def print_scores(rows: list[dict[str, Any]]) -> None:
+def print_scores(entries: Sequence[Finding]) -> None:
     """A table of results, most leaking first within each target."""
     table = Table(box=None, pad_edge=False)
-    names = [name for name in rows[0]["metrics"] if name != "leak"] if rows else []
-    for column in ("defence", "cut", "attack", "seed", "accuracy", "leak [95 %]", "worst", *names):
-        table.add_column(column, justify="left" if column in {"defence", "cut", "attack"} else "right")
-    ordered = sorted(rows, key=lambda row: (row["cut"], row["defense"], -row["metrics"]["leak"]["mean"]))
-    for row in ordered:
-        leak = row["metrics"]["leak"]
-        table.add_row(
-            row["defense"], row["cut"], row["attack"], str(row["seed"]), f"{row['accuracy']:.3f}", _interval(leak),
-            f"{leak['worst']:.3f}", *(f"{row['metrics'][name]['mean']:.3g}" for name in names),
-        )  # fmt: skip
+    names = [name for name in entries[0].result.metrics if name != "leak"] if entries else []
+    for column in ("defence", "cut", "attack", "seed", "accuracy", "leak [95 %]", "worst", *names, "flags"):
+        table.add_column(column, justify="left" if column in {"defence", "cut", "attack", "flags"} else "right")
+    for entry in sorted(entries, key=lambda e: (e.target.cut, e.target.defense.label, -e.result.leak)):
+        target, result = entry.target, entry.result
+        leak = result.metrics["leak"]
+        accuracy = "" if target.accuracy is None else f"{target.accuracy:.3f}"
+        words = (target.defense.label, target.cut, result.attack.label, str(result.seed), accuracy, _interval(leak))
+        figures = (f"{leak.worst:.3f}", *(f"{result.metrics[name].mean:.3g}" for name in names))
+        table.add_row(*(Text(word) for word in (*words, *figures, ", ".join(flag.id for flag in result.flags))))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def print_audit(document: dict[str, Any], out: Path) -> None:
+_COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow", Verdict.MEASURED: "blue"}
+
+
+def print_audit(report: AuditReport, out: Path) -> None:
     """Scores, verdict, and where the report is."""
-    document = readable(document)
-    print_scores(document["results"])
+    print_scores([Finding(report.target(result.target).record, result) for result in report.results])
     console = Console(highlight=False, soft_wrap=True)
-    for flag in document["flags"]:
-        console.print(f"flag: {flag['id']} ({flag['where']}): {flag['explanation']}", markup=False)
-    colour = {"pass": "green", "fail": "red", "inconclusive": "yellow", "measured": "blue"}[document["verdict"]]
-    console.print(f"[bold {colour}]{document['verdict'].upper()}[/] at evidence {document['evidence']}", end=": ")
-    console.print(document["sentence"], markup=False)
-    for reason in document["reasons"]:
+    for flag in report.flags:
+        console.print(f"flag: {flag.id} ({flag.where}): {flag.explanation}", markup=False)
+    colour = _COLOURS[report.verdict]
+    console.print(f"[bold {colour}]{report.verdict.upper()}[/] at evidence {report.evidence.level}", end=": ")
+    console.print(report.sentence, markup=False)
+    for reason in report.reasons:
         console.print(f"  doubt: {reason}", markup=False)
     console.print(f"report: {out / 'report.html'}", markup=False)
-    console.print(f"The audit took {document['seconds']:.0f} s.", markup=False)
+    console.print(f"The audit took {report.seconds:.0f} s.", markup=False)
 
 
 def print_cuts(found: list[Any]) -> None:

@@ -175,7 +175,7 @@ def test_networks_of_others_with_random_weights(
 
 
 def test_the_published_schema_is_current() -> None:
-    from leakscope.pipeline.config import AuditConfig
+    from leakscope.experiments.config import AuditConfig
 
     published = json.loads((ROOT / "docs" / "audit-config.schema.json").read_text())
     assert published == AuditConfig.model_json_schema(), "run: leakscope schema > docs/audit-config.schema.json"
@@ -195,7 +195,7 @@ UNAVAILABLE = {"tldmi_celeba.yaml": "celeba"}  # nobody may pass it on
 
 def _planned(path: Path, *options: str) -> int:
     """Exit code of a dry run; published sizes take minutes to plan, so the small ones are where there are any."""
-    from leakscope.pipeline.config import AuditConfig, read_yaml
+    from leakscope.experiments.config import AuditConfig, read_yaml
 
     if path.name.startswith("bench"):
         return run(app, ["bench", str(path), "--dry-run", *options])
@@ -225,7 +225,7 @@ def test_configurations_on_real_data_can_be_planned(path: Path, shared_data: Pat
 def test_configurations_say_which_data_they_miss(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from leakscope.pipeline.config import read_yaml
+    from leakscope.experiments.config import read_yaml
 
     monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -238,7 +238,7 @@ def test_configurations_say_which_data_they_miss(
 
 
 def test_runtime_errors_are_three_not_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import leakscope.pipeline.plan as plan
+    import leakscope.experiments.plan as plan
 
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("a bug of ours")

@@ -16,6 +16,7 @@ from leakscope.core.errors import UsageError
 from leakscope.core.prior import PRIORS, Prior, PriorField, PriorState
 from leakscope.core.seeds import generator
 from leakscope.core.spec import describe, validated
+from leakscope.nn.style_space import from_p, to_p
 from leakscope.priors import _game
 from leakscope.priors.dcgan import Dcgan
 from leakscope.priors.kedmi_gan import KedmiGan
@@ -51,7 +52,10 @@ def _fit(prior: Prior, public: ImageSet = PUBLIC, seed: int = 0, checkpoint: Pat
 
 @pytest.mark.parametrize("prior", ALL, ids=_name)
 class TestPriors(PriorContract):
-    pass
+    def test_styles_come_back_from_p_space(self, prior: Prior) -> None:
+        made = self.made(prior)
+        w = made.to_style(made.sample(3, self.rng("z")))
+        torch.testing.assert_close(from_p(made, to_p(made, w)), w)
 
 
 class _Killed(Exception):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope.core.spec import Plain, digest
-from leakscope.pipeline.job import Job
+from leakscope.experiments.job import Job, Named
 from leakscope.runners.estimate import Experience
 from leakscope.runners.events import EventLog, read_events
 from leakscope.runners.runner import Outcome, Progress
@@ -31,8 +31,8 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 def job(name: str, *needs: Job, stage: Any = "target", work: float = 1.0) -> Job:
     key = digest(name)
-    row = {"data": "d", "model": "m", "cut": "c", "defense": name, "threat": "all", "seed": 0}
-    return Job(stage, key, ((f"{stage}s", key),), tuple(need.id for need in needs), {}, {}, row, work)
+    named = Named("d", "m", "all", "c", name, 0)
+    return Job(stage, key, ((f"{stage}s", key),), tuple(need.id for need in needs), {}, {}, named, work)
 
 
 class Scripted:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from leakscope.testing import device
@@ -15,12 +13,3 @@ def simulated() -> None:
     reason = device.unavailable()
     if reason is not None:
         pytest.skip(reason)
-    device.offer(False)
-
-
-@pytest.fixture(autouse=True)
-def offered(simulated: None) -> Iterator[None]:
-    """Only here: other tests of the same process ask for `--device auto` and mean the CPU."""
-    device.offer(True)
-    yield
-    device.offer(False)

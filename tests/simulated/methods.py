@@ -14,6 +14,7 @@ STYLE = {"kind": "style", "width": 4, "latent": 6, "steps": 4, "batch": 4, "pena
 
 INSTANCE: dict[str, Spec] = {
     "analytic-sparse": {},
+    "auto": {"effort": "quick"},
     "decoder": {"steps": 40, "capacity": "small"},
     "decoder-gan": {"steps": 60, "capacity": "small", "learning_rate": 1e-2},
     "e2e-lbfgs": {"iterations": 20},
@@ -99,5 +100,10 @@ METRICS: dict[str, str] = {
     "ssim": "ssim",
     "ssim-padded": "ssim-padded",
 }
+#: They measure what an evaluation network says of rebuilt identities.
+METRICS_OF_IDENTITIES = (
+    "attack-accuracy", "attack-accuracy-5", "centroid", "coverage", "density", "false-positive", "fid-evaluator", "knn",
+    "precision", "recall", "recognised", "target-accuracy",
+)  # fmt: skip
 #: It needs a face network's weights, which are not shipped; random ones of the right shapes stand in.
 METRICS_FROM_FILES = ("identity",)

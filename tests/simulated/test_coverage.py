@@ -21,7 +21,7 @@ from . import methods
         (ATTACKS, {*methods.ATTACKS}),
         (DEFENSES, {*methods.DEFENSES}),
         (PRIORS, {*methods.PRIORS, *methods.PRIORS_FROM_FILES}),
-        (METRICS, {*methods.METRICS, *methods.METRICS_FROM_FILES}),
+        (METRICS, {*methods.METRICS, *methods.METRICS_OF_IDENTITIES, *methods.METRICS_FROM_FILES}),
     ],
     ids=["attacks", "defences", "priors", "metrics"],
 )

@@ -8,7 +8,7 @@ import torch
 from leakscope.core import seeds
 from leakscope.core.defense import DEFENSES, Defense
 from leakscope.core.model import SplitModel
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 from leakscope.testing import DefenseContract, device
 from leakscope.testing.synthetic import image_set, small_split
 

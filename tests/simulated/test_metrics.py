@@ -9,8 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from leakscope.core import seeds
 from leakscope.core.metric import METRICS, Metric
-from leakscope.metrics import alexnet
+from leakscope.metrics.recognition import IdentityMetric, Judged
+from leakscope.nn import alexnet
 from leakscope.testing import MetricContract, device
 
 from . import methods
@@ -92,3 +94,28 @@ def test_numbers_are_the_cpus_with_float64_and_without(name: str, stand_in_root:
     with device.without_float64():
         narrow = metric(there.guess(), there.truth(), there.reference(stand_in_root))
     torch.testing.assert_close(narrow.cpu(), wanted.cpu(), rtol=1e-4, atol=1e-6)
+
+
+def judged(place: str) -> Judged:
+    """Three reconstructions of each of four identities, as an evaluation network sees them on a device."""
+    rng = seeds.generator(0, "judged")
+    tensors = {
+        "classes": torch.tensor([0, 2, 3, 6]),
+        "scores": torch.randn(4, 3, 7, generator=rng),
+        "features": torch.randn(4, 3, 5, generator=rng),
+        "believed": torch.randint(7, (4, 3), generator=rng),
+        "private": torch.randn(42, 5, generator=rng),
+        "labels": torch.arange(42) % 7,
+    }
+    return Judged(**{name: tensor.to(place) for name, tensor in tensors.items()}, ceiling=0.9)
+
+
+@pytest.mark.parametrize("name", methods.METRICS_OF_IDENTITIES)
+def test_identities_are_judged_as_on_the_cpu_with_float64_and_without(name: str) -> None:
+    metric = METRICS.build(name)
+    assert isinstance(metric, IdentityMetric)
+    wanted = metric(judged("cpu"))
+    assert wanted.isfinite().all()
+    torch.testing.assert_close(metric(judged(methods.DEVICE)).cpu(), wanted, rtol=1e-4, atol=1e-6)
+    with device.without_float64():
+        torch.testing.assert_close(metric(judged(methods.DEVICE)).cpu(), wanted, rtol=1e-4, atol=1e-6)

@@ -21,7 +21,7 @@ from leakscope.core.defense import DEFENSES
 from leakscope.core.metric import METRICS
 from leakscope.core.prior import PRIORS
 from leakscope.defenses import _dependence, _drawing, _sparse_layers
-from leakscope.metrics import structural
+from leakscope.nn import ssim
 from leakscope.priors import linear
 from leakscope.testing import AttackContract, DefenseContract, MetricContract, PriorContract, device
 
@@ -108,7 +108,7 @@ PLANTED: dict[str, Plant] = {
         _dependence, "label_kernel", "F.one_hot(y, classes)", "F.one_hot(y.cpu(), classes)", defence("bido-hsic"),
     ),
     "a metric builds its window on the CPU": Plant(
-        structural, "_moving_average", "window + 1, device=like.device)", "window + 1)", metric,
+        ssim, "_moving_average", "window + 1, device=like.device)", "window + 1)", metric,
     ),
     "a generator network is never moved": Plant(
         linear.Linear, "generator", ".to(device)", ".cpu()", prior,

@@ -13,7 +13,7 @@ import pytest
 from leakscope.cli import app, run
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Kind
-from leakscope.pipeline.config import AuditConfig
+from leakscope.experiments.config import AuditConfig
 from leakscope.studies import markdown
 from leakscope.studies import study as studies
 from leakscope.studies.study import Runs, Study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,16 +17,17 @@ from leakscope.core.model import SplitModel
 from leakscope.core.prior import Prior
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
+from leakscope.nn.curves import mean_of_finite, mean_where_finite, thinned
 
 _ROWS = 128  # pictures under way at once: enough to keep a processor busy, few enough to fit its cache
-_POINTS = 25  # of a curve
 _TOLD = 10  # figures that a progress bar shows in a search
 
 
 class ClassAttack(Attack):
     """An attack on classes that searches the latents of a prior."""
 
-    rebuilds_classes: ClassVar[bool] = True
+    goal: ClassVar[str] = "identities"
+    adapts: ClassVar[bool] = True
 
     prior: Prior
 
@@ -63,7 +65,7 @@ class Course:
 
     def step(self, objective: Tensor, gradient: Tensor | None = None) -> None:
         """`objective` and `gradient` have one row for each picture under way, before the step is taken."""
-        self.objective.append(mean_of_finite(objective))
+        self.objective.append(mean_where_finite(objective))
         if self.zero_gradient is None and gradient is not None:
             self.zero_gradient = (gradient == 0).flatten(1).all(1)
         if len(self.objective) % self.told_every == 0:
@@ -96,35 +98,23 @@ def rebuild(
 
 
 def _diagnostics(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, courses: list[Course]) -> Diagnostics:
-    sizes = torch.tensor([float(len(chunk)) for chunk in chunks])
+    curves = [list(filter(math.isfinite, torch.stack(c.objective).tolist() if c.objective else [])) for c in courses]
+    told = [(float(len(chunk)), own) for chunk, own in zip(chunks, curves, strict=True) if own]
     curve: list[float] = []
-    length = max(len(course.objective) for course in courses)
-    if length:
+    if told:
         # A search that ended early stays where it ended.
-        read = [torch.stack(c.objective).tolist() if c.objective else [] for c in courses]
-        curves = torch.tensor([found + found[-1:] * (length - len(found)) for found in read])
-        curve = thinned((sizes[:, None] * curves).sum(0).div(sizes.sum()).tolist())
+        length = max(len(own) for _, own in told)
+        padded = torch.tensor([own + own[-1:] * (length - len(own)) for _, own in told])
+        sizes = torch.tensor([size for size, _ in told])
+        curve = thinned((sizes[:, None] * padded).sum(0).div(sizes.sum()).tolist())
     flat = [course.zero_gradient for course in courses if course.zero_gradient is not None]
     return Diagnostics(
         per_class=per_class,
         curve=tuple(curve),
-        objective=float(mean_of_finite(objective)),
+        objective=mean_of_finite(objective),
         diverged=float((~objective.isfinite()).float().mean()),
         zero_gradient=float(torch.cat(flat).float().mean()) if flat else 0.0,
     )
-
-
-def mean_of_finite(values: Tensor) -> Tensor:
-    """The mean of the values that are finite, 0 when none is: a scalar that nobody has waited for."""
-    finite = values.isfinite()
-    return torch.where(finite, values, 0).sum() / finite.sum().clamp_min(1)
-
-
-def thinned(curve: list[float]) -> list[float]:
-    """At most `_POINTS` of a curve, evenly spaced, both ends included."""
-    if len(curve) <= _POINTS:
-        return curve
-    return [curve[round(i * (len(curve) - 1) / (_POINTS - 1))] for i in range(_POINTS)]
 
 
 def value_and_gradient(objective: Callable[..., Tensor], *at: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

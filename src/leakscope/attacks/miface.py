@@ -36,7 +36,8 @@ class Miface(Attack):
     start: Literal["black", "grey", "mean"] = "black"  # mean: of the public pictures
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.HEAD})
-    rebuilds_classes: ClassVar[bool] = True
+    goal: ClassVar[str] = "identities"
+    adapts: ClassVar[bool] = True
     white_box: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -1,17 +1,24 @@
-"""Gate, evidence level and verdict, computed once, before anything is rendered."""
+"""Gate and verdict, computed once, before anything is rendered."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from leakscope.core.errors import UsageError
-
-Status = Literal["pass", "fail", "inconclusive", "measured"]
-EXIT_CODES: dict[Status, int] = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 4}
-LEVELS = ("E0", "E1", "E2", "E3")
+from leakscope.core.results import (
+    Direction,
+    EvidenceReport,
+    Flag,
+    GateReport,
+    GroupReport,
+    Summary,
+    TargetReport,
+)
+from leakscope.core.words import CONTROLS_FAILED, LEVELS, Verdict
+from leakscope.stats.exposure import victims_needed
 
 _GATE = re.compile(r"^\s*([\w\[\]-]+)\s*(<=|>=|<|>)\s*(-?[\d.]+(?:e-?\d+)?)\s*(?:at\s+(E[0-3]))?\s*$", re.IGNORECASE)
 
@@ -27,7 +34,7 @@ class Gate:
     level: str | None
 
     @classmethod
-    def parse(cls, text: str, metrics: dict[str, str]) -> Gate:
+    def parse(cls, text: str, metrics: Mapping[str, Direction]) -> Gate:
         """`metrics` gives for each known metric the end of the scale that means more leakage."""
         match = _GATE.match(text)
         if match is None:
@@ -41,105 +48,118 @@ class Gate:
             raise UsageError(f"the gate {text!r} would reward leakage; write {metric}{right}{limit}")
         return cls(text.strip(), metric, below, float(limit), level.upper() if level else None)
 
-    def value(self, summary: dict[str, float]) -> float:
+    def value(self, summary: Summary) -> float:
         """The pessimistic end of the interval: a pass must not hang on luck."""
-        return summary["high"] if self.below else summary["low"]
+        return summary.high if self.below else summary.low
 
     def holds(self, value: float) -> bool:
         return value <= self.limit if self.below else value >= self.limit
 
 
+#: The share of victims whose own picture was rebuilt almost whole: a gate may name it like a metric.
+EXPOSED = "exposed"
+
+
 @dataclass(frozen=True)
-class Evidence:
-    """How well a statement is shown."""
+class _Reading:
+    """What a gate reads of one group: the value itself, and the cautious end of its interval."""
 
-    level: str
-    met: list[str]
-    missing: list[str]
+    name: str
+    value: float
+    cautious: float
+    victims: int
+
+    def needed(self, gate: Gate) -> int | None:
+        """How many victims would bring the cautious end to the limit, if the value stayed."""
+        if gate.metric == EXPOSED:
+            return victims_needed(gate.limit) if self.value == 0 else None
+        distance, room = abs(self.cautious - self.value), abs(gate.limit - self.value)
+        return None if room == 0 else math.ceil(self.victims * (distance / room) ** 2)
 
 
-def evidence(conditions: dict[str, list[tuple[str, bool]]]) -> Evidence:
+def _readings(gate: Gate, groups: Sequence[GroupReport], targets: Sequence[TargetReport]) -> list[_Reading]:
+    if gate.metric == "leak":
+        return [_Reading(g.name, g.leak.mean, gate.value(g.leak), g.leak.n) for g in groups]
+    if gate.metric == EXPOSED:
+        shares = [(g.name, g.exposed) for g in groups]
+        return [_Reading(name, e.count / e.victims, e.upper, e.victims) for name, e in shares]
+    own = [(t.record.name, t.worst_case[gate.metric]) for t in targets]
+    return [_Reading(name, summary.mean, gate.value(summary), summary.n) for name, summary in own]
+
+
+def evidence(conditions: Mapping[str, Sequence[tuple[str, bool]]]) -> EvidenceReport:
     """The highest level all of whose conditions, and those of the levels below it, hold."""
-    met = [text for level in LEVELS for text, held in conditions.get(level, []) if held]
-    missing = [f"{level}: {text}" for level in LEVELS for text, held in conditions.get(level, []) if not held]
-    reached = "E0"
+    met = [text for level in LEVELS for text, held in conditions.get(level, ()) if held]
+    missing = [f"{level}: {text}" for level in LEVELS for text, held in conditions.get(level, ()) if not held]
+    reached = LEVELS[0]
     for level in LEVELS[1:]:
         if level not in conditions or not all(held for _, held in conditions[level]):
             break
         reached = level
-    return Evidence(reached, met, missing)
+    return EvidenceReport(reached, tuple(met), tuple(missing))
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """What the audit says."""
 
-    status: Status
+    verdict: Verdict
     sentence: str
-    reasons: list[str]
-    gate: dict[str, Any] | None
-
-    @property
-    def exit_code(self) -> int:
-        return EXIT_CODES[self.status]
-
-
-CONTROLS_FAILED = {"control-failed", "class-control-failed", "negative-control"}
-
-#: What was found, by whether classes were rebuilt: share, target, and the target's undefended twin.
-FOUND = {
-    False: "An attacker rebuilt {} of what distinguishes a picture from the average of its class, "
-    "from what {} gives away{}",
-    True: "Of the identities rebuilt from {1}, a network that no attack has read recognised {0} as well as real "
-    "pictures{2}",
-}
+    reasons: tuple[str, ...]
+    gate: GateReport | None
 
 
 def judge(
-    targets: list[dict[str, Any]],
-    flags: list[dict[str, str]],
-    reached: Evidence,
+    targets: Sequence[TargetReport],
+    groups: Sequence[GroupReport],
+    flags: Iterable[Flag],
+    reached: EvidenceReport,
     gate: Gate | None,
-    *,
-    of_classes: bool = False,
-) -> Verdict:
+    found: str,
+) -> Judgement:
     """One verdict. A found leak fails whatever the flags; a clean pass needs all of them quiet.
 
-    Targets with a defence are judged; undefended ones beside them are there to compare with.
+    What has a defence is judged; undefended twins are there to compare with. A limit that only the cautious end
+    of an interval passes was not shown to be broken: too few victims were attacked to tell. `found` is the
+    goal's sentence, with room for {share}, {target} and {twin}.
     """
-    judged = [target for target in targets if target["defense"] != "none"] or targets
-    blocking = sorted({f"{flag['id']} ({flag['where']})" for flag in flags if flag["severity"] == "blocks"})
-    worst = max(judged, key=lambda target: target["worst_case"]["leak"]["mean"])
-    share = worst["worst_case"]["leak"]["mean"]
-    found = FOUND[of_classes].format(f"{max(share, 0):.0%}", _name(worst), _twin(worst, targets))
+    flags = list(flags)
+    judged = [group for group in groups if not group.undefended] or list(groups)
+    keys = {key for group in judged for key in group.targets}
+    blocking = tuple(sorted({f"{flag.id} ({flag.where})" for flag in flags if flag.blocks}))
+    worst = max(judged, key=lambda group: group.leak.mean)
+    share = max(worst.leak.mean, 0)
+    said = found.format(share=f"{share:.0%}", target=worst.name, twin=_twin(worst, targets, groups))
     if gate is None:
-        if any(flag["id"] in CONTROLS_FAILED for flag in flags):
-            return Verdict("inconclusive", f"No statement is possible: {_controls(flags)}", blocking, None)
-        return Verdict("measured", f"{found}; no limit was set.", blocking, None)
+        failed = sorted({flag.where for flag in flags if flag.id in CONTROLS_FAILED})
+        if failed:
+            sentence = f"{said}, at least: a control failed for {', '.join(failed)}, so more may be there."
+            return Judgement(Verdict.INCONCLUSIVE, sentence, blocking, None)
+        return Judgement(Verdict.MEASURED, f"{said}; no limit was set.", blocking, None)
 
-    values = [(gate.value(target["worst_case"][gate.metric]), target) for target in judged]
-    value, where = (max if gate.below else min)(values, key=lambda pair: pair[0])
-    record = {
-        "text": gate.text, "metric": gate.metric, "limit": gate.limit, "level": gate.level,
-        "value": value, "held": gate.holds(value), "where": _name(where),
-    }  # fmt: skip
-    if not record["held"]:
-        return Verdict("fail", f"{found}: more than the limit {gate.text} allows ({value:.3g}).", blocking, record)
+    readings = _readings(gate, judged, [target for target in targets if target.record.key in keys])
+    where = (max if gate.below else min)(readings, key=lambda reading: reading.cautious)
+    broken = [reading for reading in readings if not gate.holds(reading.value)]
+    held = gate.holds(where.cautious)
+    needed = None if held or broken else where.needed(gate)
+    report = GateReport(
+        gate.text, gate.metric, gate.limit, gate.level, where.cautious, held, where.name, needed
+    )  # fmt: skip
+    if broken:
+        sentence = f"{said}: more than the limit {gate.text} allows ({where.value:.3g})."
+        return Judgement(Verdict.FAIL, sentence, blocking, report)
+    if not held:
+        more = f"; about {needed} victims would decide it" if needed else ""
+        reach = f"its interval reaches {where.cautious:.3g}{more}."
+        sentence = f"{said}: {where.value:.3g} lies within the limit {gate.text}, but {reach}"
+        return Judgement(Verdict.INCONCLUSIVE, sentence, blocking, report)
+    kept = f"The limit {gate.text} was not exceeded, but"
     if blocking:
-        return Verdict(
-            "inconclusive",
-            f"The limit {gate.text} was not exceeded, but the attacks cannot be relied on.",
-            blocking,
-            record,
-        )
+        return Judgement(Verdict.INCONCLUSIVE, f"{kept} the attacks cannot be relied on.", blocking, report)
     if gate.level is not None and LEVELS.index(reached.level) < LEVELS.index(gate.level):
-        return Verdict(
-            "inconclusive",
-            f"The limit {gate.text} was not exceeded, but the evidence is {reached.level}, not {gate.level}.",
-            reached.missing,
-            record,
-        )
-    return Verdict("pass", f"{found}: within the limit {gate.text} ({value:.3g}).", [], record)
+        sentence = f"{kept} the evidence is {reached.level}, not {gate.level}."
+        return Judgement(Verdict.INCONCLUSIVE, sentence, reached.missing, report)
+    return Judgement(Verdict.PASS, f"{said}: within the limit {gate.text} ({where.cautious:.3g}).", (), report)
 
 
 def gravest(codes: Iterable[int]) -> int:
@@ -147,19 +167,12 @@ def gravest(codes: Iterable[int]) -> int:
     return next((code for code in (1, 4) if code in set(codes)), 0)
 
 
-def _name(target: dict[str, Any]) -> str:
-    return f"{target['model']} ({target['defense']}) at {target['cut']}"
-
-
-def _twin(target: dict[str, Any], targets: list[dict[str, Any]]) -> str:
+def _twin(group: GroupReport, targets: Sequence[TargetReport], groups: Sequence[GroupReport]) -> str:
     """What the undefended network gives away at the same place, when it was audited too."""
-    place = ("model", "cut", "seed")
-    for other in targets:
-        if other["defense"] == "none" != target["defense"] and all(other.get(k) == target.get(k) for k in place):
-            return f" ({max(other['worst_case']['leak']['mean'], 0):.0%} without the defence)"
+    records = {target.record.key: target.record for target in targets}
+    own = records[group.targets[0]]
+    for other in groups:
+        record = records[other.targets[0]]
+        if other.undefended and not group.undefended and (record.model, record.cut) == (own.model, own.cut):
+            return f" ({max(other.leak.mean, 0):.0%} without the defence)"
     return ""
-
-
-def _controls(flags: list[dict[str, str]]) -> str:
-    failed = sorted({flag["where"] for flag in flags if flag["id"] in CONTROLS_FAILED})
-    return f"a control failed for {', '.join(failed)}."

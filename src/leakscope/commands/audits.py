@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import UsageError
-from leakscope.pipeline.audit import run_audit
-from leakscope.pipeline.config import AuditConfig
-from leakscope.pipeline.document import Audit
-from leakscope.pipeline.execute import Workplace
-from leakscope.pipeline.folder import require_writable, write_folder
-from leakscope.pipeline.plan import Plan
+from leakscope.experiments.audit import Audit
+from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.folder import require_writable, write_folder
+from leakscope.experiments.plan import Plan
+from leakscope.experiments.workplace import Workplace
+from leakscope.runners.audit import Labour, run_audits
 from leakscope.studies import study as studies
 from leakscope.terminal import following, print_audit
 
@@ -47,22 +47,17 @@ def run_plans(
     from leakscope.data.split_index import write_index
 
     require_writable(out)
-    workers = _workers(plans, place, manner)
-    if workers is not None:
-        from leakscope.runners.fill import fill
-
-        with following(quiet=manner.quiet):
-            fill(list(plans.values()), place, workers=workers, threads=manner.threads or 1)
-    finished: dict[str, Audit] = {}
-    for name, plan in plans.items():
-        folder = out / name
-        with following(quiet=manner.quiet):
-            result = finished[name] = run_audit(plan, place, command=manner.command)
+    labour = Labour(_workers(plans, place, manner), manner.threads or 1)
+    with following(quiet=manner.quiet):
+        audits = run_audits(list(plans.values()), place, command=manner.command, labour=labour)
+    finished = dict(zip(plans, audits, strict=True))
+    for name, result in finished.items():
+        folder, scene = out / name, plans[name].scene
         write_folder(result, folder)
-        if plan.index is not None:
-            write_index(plan.index, plan.data, folder / "splits.json")
+        if scene.index is not None:
+            write_index(scene.index, scene.data, folder / "splits.json")
         if not manner.silent:
-            print_audit(result.document, folder)
+            print_audit(result.report, folder)
     if study is not None:
         runs = studies.Runs({name: studies.Run(audit, plans[name], place.store) for name, audit in finished.items()})
         page = studies.write_study(study, runs, results or out)
@@ -74,10 +69,10 @@ def _workers(plans: Mapping[str, Plan], place: Workplace, manner: Manner) -> int
     """As many as asked for; unasked, one a core for class attacks on a processor: long jobs that share little."""
     if manner.workers is not None or place.device.type != "cpu":
         return manner.workers
-    from leakscope.runners.run import usable_cores
+    from leakscope.runners.machine import usable_cores
 
     room = usable_cores() // (manner.threads or 1)
-    return room if room > 1 and any(plan.rebuilds_classes for plan in plans.values()) else None
+    return room if room > 1 and any(plan.scene.goal.long_jobs for plan in plans.values()) else None
 
 
 def require_study(config: AuditConfig, name: str) -> studies.Study:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from leakscope.commands.asked import print_json, settings_of
+from leakscope.commands.settings import print_json, settings_of
 from leakscope.core.errors import UsageError
 from leakscope.options import (
     RUN,
@@ -54,16 +55,9 @@ def bench(
 
     Exit codes: 0 all done, 3 jobs failed, 4 stopped by its budget before the end.
     """
-    from leakscope.runners.bench import plan_bench
-    from leakscope.runners.run import (
-        Machine,
-        describe_expectation,
-        expectation,
-        failures,
-        run_bench,
-        strongest,
-        usable_cores,
-    )
+    from leakscope.runners.bench import plan_bench, run_bench
+    from leakscope.runners.machine import Machine, usable_cores
+    from leakscope.runners.status import describe_expectation, expectation, failures, strongest
     from leakscope.store import Store
 
     kept = Store(store)
@@ -71,7 +65,7 @@ def bench(
     if dry_run:
         shown = expectation(planned, kept, workers or max(1, usable_cores() // threads))
         if json_:
-            print_json(shown)
+            print_json(asdict(shown))
         else:
             typer.echo("\n".join(describe_expectation(shown)))
         return 0
@@ -80,19 +74,26 @@ def bench(
     machine = Machine(runner, device, workers, threads, ray_address, settings_of({}, slurm))
     watchers = []
     if track:
-        from leakscope.runners.track import tracker
+        from leakscope.runners.trackers import tracker
 
         watchers = [tracker(kind, kept, planned.name) for kind in track]
     schedule = run_bench(planned, kept, machine, retry=retry is Retry.failed, quiet=quiet or json_, watchers=watchers)
     failed = failures(planned, schedule, kept)
     if json_:
-        rows = [{"key": job.key, "state": schedule.states[job.id], **job.row} for job in planned.of("attack")]
-        print_json({"grid": planned.key, "counts": schedule.counts, "failures": failed, "results": rows})
+        rows = [{"key": job.key, "state": schedule.states[job.id], **asdict(job.named)} for job in planned.of("attack")]
+        print_json(
+            {
+                "grid": planned.key,
+                "counts": schedule.counts,
+                "failures": [asdict(failure) for failure in failed],
+                "results": rows,
+            }
+        )
     else:
         for line in strongest(planned, schedule, kept):
             typer.echo(line)
         for failure in failed:
-            typer.echo(f"failed: {failure['title']}: {failure['error']} (leakscope show {failure['key'][:8]})")
+            typer.echo(f"failed: {failure.title}: {failure.error} (leakscope show {failure.key[:8]})")
         typer.echo(f"{planned.name}: {schedule.sentence}; store {store}")
     return 3 if failed else 0 if schedule.finished else 4
 
@@ -100,14 +101,14 @@ def bench(
 def status(store: StorePath = Path("runs/store"), json_: Json = False) -> int:
     """Show where every grid of a store stands: done, running, failed and why."""
     from leakscope.runners.live import print_status
-    from leakscope.runners.run import store_status
+    from leakscope.runners.status import store_status
     from leakscope.store import Store
 
     if not store.is_dir():
         raise UsageError(f"no store at {store}; give it with --store")
     grids = store_status(Store(store))
     if json_:
-        print_json(grids)
+        print_json([asdict(grid) for grid in grids])
     else:
         print_status(grids)
     return 0

@@ -61,10 +61,10 @@ def reproduce(
     entry = reproduction(name)
     path, wanted = entry.protocol(scale.value)
 
-    from leakscope.commands.asked import settings_of, show_plans, work_at
     from leakscope.commands.audits import Manner, require_study, run_plans
-    from leakscope.pipeline.config import AuditConfig
-    from leakscope.pipeline.plan import make_plans
+    from leakscope.commands.settings import settings_of, show_plans, work_at
+    from leakscope.experiments.config import AuditConfig
+    from leakscope.experiments.plan import make_plans
 
     if threads is not None:
         import torch

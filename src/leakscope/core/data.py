@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -51,6 +52,10 @@ class ImageSet:
 
     def digest(self) -> str:
         """The identity of the set: its pixels and labels in order."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         whole = hashlib.sha256(self.images.contiguous().numpy().tobytes())
         whole.update(self.labels.contiguous().numpy().tobytes())
         return whole.hexdigest()[:24]

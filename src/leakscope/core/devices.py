@@ -8,7 +8,8 @@ the log-determinants of a flow. Apple's GPUs have no float64. Such work is writt
     answer = solution.to(x)              # back to x's device and precision
 
 so that scores do not depend on the device, and no method asks which device it runs on. `widened` is
-differentiable, and costs nothing but the conversion on devices with float64.
+differentiable, and costs nothing but the conversion on devices with float64. What was learnt in float64 and
+kept comes back by `brought(tensor, device)`, to where `widened` puts what it meets.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ def has_float64(device: torch.device) -> bool:
     except (TypeError, RuntimeError):
         return False
     return True
+
+
+def brought(x: Tensor, device: torch.device) -> Tensor:
+    """A kept tensor on a device; in float64 it stays on the CPU when the device has none."""
+    return x.cpu() if x.dtype == torch.float64 and device.type != "cpu" and not has_float64(device) else x.to(device)
 
 
 def widened(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from leakscope.core.results import MetricInfo
 from leakscope.core.spec import Kind
 
 
@@ -20,11 +21,13 @@ class Reference:
     root: Path | None = None  # where weights of perceptual networks live
 
 
-class Metric(ABC):
-    """A frozen dataclass; `name` is how a report calls it, variant included."""
+class Scored(ABC):
+    """Something that is measured of reconstructions: a frozen dataclass; `name` is how a report calls it."""
 
     kind_name: ClassVar[str]
     revision: ClassVar[int]
+    #: The goal whose reconstructions it measures.
+    goal: ClassVar[str] = "pictures"
     #: Which end of the scale means that more was given away.
     more_leak: ClassVar[Literal["high", "low"]]
     #: One number for the whole set (FID), not for each image.
@@ -40,9 +43,18 @@ class Metric(ABC):
     def name(self) -> str:
         return self.kind_name
 
+    @property
+    def info(self) -> MetricInfo:
+        what = (type(self).__doc__ or "").strip().splitlines()[0]
+        return MetricInfo(self.name, self.more_leak, what, self.of_set)
+
+
+class Metric(Scored):
+    """A measure of pictures against the pictures that they were rebuilt from."""
+
     @abstractmethod
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         """N values, or one when `of_set`. Pictures are float32 NCHW in [0, 1]."""
 
 
-METRICS: Kind[Metric] = Kind("metric", "leakscope.metrics")
+METRICS: Kind[Scored] = Kind("metric", "leakscope.metrics")

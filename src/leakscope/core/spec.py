@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import inspect
 import json
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
@@ -39,6 +41,8 @@ def describe(value: object) -> Any:
         if hasattr(value, "kind_name"):
             plain["kind"] = value.kind_name
             plain["revision"] = getattr(value, "revision", 1)
+            if not type(value).__module__.startswith("leakscope."):
+                plain["code"] = code_digest(type(value))  # nobody bumps revisions there
         for field in dataclasses.fields(value):
             if not field.metadata.get("identity", True):
                 continue  # carried along, but already identified by another field
@@ -61,6 +65,16 @@ def describe(value: object) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{type(value).__name__} has no plain description")
+
+
+def code_digest(cls: type[Any]) -> str:
+    """Identity of the code of a class: the file it stands in, or, where there is none, its compiled functions."""
+    try:
+        text = Path(inspect.getfile(cls)).read_bytes()
+    except (OSError, TypeError):
+        functions = (f for base in cls.__mro__ for f in vars(base).values() if inspect.isfunction(f))
+        text = b"".join(f.__code__.co_code + repr(f.__code__.co_consts).encode() for f in functions)
+    return hashlib.sha256(text).hexdigest()[:24]
 
 
 def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
@@ -151,7 +165,11 @@ class Kind(Generic[T]):
             for module in pkgutil.iter_modules(package.__path__, self.package + "."):
                 importlib.import_module(module.name)
             for entry in entry_points(group=self.package):
-                entry.load()
+                try:
+                    entry.load()
+                except Exception as error:
+                    reason = next(iter(str(error).splitlines()), type(error).__name__)
+                    warnings.warn(f"plug-in {entry.name!r} of {entry.value} cannot be loaded: {reason}", stacklevel=2)
             self._complete = True
         return self._classes
 
@@ -170,7 +188,7 @@ class Kind(Generic[T]):
             spec = parse(spec)
         if not isinstance(spec, Mapping):
             return spec
-        fields = {key: value for key, value in spec.items() if key not in {"kind", "revision"}}
+        fields = {key: value for key, value in spec.items() if key not in {"kind", "revision", "code"}}
         if "kind" not in spec:
             raise UsageError(f"a {self.name} needs a 'kind', one of: {', '.join(self)}")
         cls = self[str(spec["kind"])]
@@ -199,11 +217,11 @@ def label(method: object) -> str:
     if parts:
         return "+".join(label(part) for part in parts)
     name = str(getattr(method, "kind_name", type(method).__name__))
-    settings = [f"{key}={_written(value)}" for key, value in _unusual(method).items()]
+    settings = [f"{key}={_written(value)}" for key, value in unusual(method).items()]
     return f"{name}:{','.join(settings)}" if settings else name
 
 
-def _unusual(method: object) -> Plain:
+def unusual(method: object) -> Plain:
     """Fields that are shown and differ from their defaults."""
     unusual: Plain = {}
     for field in dataclasses.fields(cast("Any", method)):
@@ -228,4 +246,4 @@ def _shortened(value: object) -> object:
     """A method as the mapping that builds it, methods inside it too, without fields that have their defaults."""
     if not hasattr(value, "kind_name"):
         return value
-    return {"kind": value.kind_name, **{key: _shortened(item) for key, item in _unusual(value).items()}}
+    return {"kind": value.kind_name, **{key: _shortened(item) for key, item in unusual(value).items()}}

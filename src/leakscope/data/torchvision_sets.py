@@ -177,21 +177,21 @@ def _torchvision(name: str, cls: str, root: Path, *, download: bool, **choice: A
         ) from None
 
 
-_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def _idx_file(folder: Path, name: str) -> Path | None:
+def idx_file(folder: Path, name: str) -> Path | None:
     return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
 def _has_idx(folder: Path) -> bool:
-    return all(_idx_file(folder, name) for name in _IDX)
+    return all(idx_file(folder, name) for name in IDX)
 
 
 def _read_idx(folder: Path, name: str, root: Path | None, classes: Sequence[str]) -> ImageSet:
-    files = [_idx_file(folder, item) for item in _IDX]
+    files = [idx_file(folder, item) for item in IDX]
     arrays = [parse_idx(file) for file in files if file is not None]
-    if len(arrays) < len(_IDX):
+    if len(arrays) < len(IDX):
         raise _absent(name, root or folder)
     return from_arrays(np.concatenate(arrays[::2]), np.concatenate(arrays[1::2]), name, classes)
 

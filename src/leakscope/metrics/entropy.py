@@ -106,9 +106,9 @@ def error_bounds(variances: Tensor, nats: float) -> tuple[float, float]:
     The first is attained when all directions are equally uncertain after the release; the second, Shannon's
     reverse water-filling, leaves directions alone whose variance λ_i is below the water θ, and is never smaller.
     """
-    spread = variances.double().sort(descending=True).values.clamp_min(1e-300)
+    spread = widened(variances).sort(descending=True).values.clamp_min(1e-300)
     logs = spread.log()
-    count = torch.arange(1, len(spread) + 1, dtype=torch.float64)
+    count = torch.arange(1, len(spread) + 1, dtype=spread.dtype, device=spread.device)
     levels = (logs.cumsum(0) - 2 * nats) / count  # log θ when the k widest directions are told about
     told = int((logs > levels).sum())  # true for the first directions, false behind
     below = spread[told:].sum()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from leakscope.core.devices import widened
+from leakscope.core.metric import METRICS, Scored
 from leakscope.metrics.distribution import frechet_distance
+from leakscope.metrics.embedder import least_squared_distance
 
 
 @dataclass(frozen=True)
@@ -38,41 +41,25 @@ class Judged:
         """K×M: the evaluation network names the attacked identity."""
         return self.scores.argmax(-1) == self.classes[:, None]
 
+    @property
+    def accepted(self) -> Tensor:
+        """K×M: the target takes the reconstruction for the attacked identity."""
+        return self.believed == self.classes[:, None]
 
-def attack_accuracy(judged: Judged) -> Tensor:
-    return judged.recognised.float().mean(1)
-
-
-def attack_accuracy_5(judged: Judged) -> Tensor:
-    best = judged.scores.topk(min(5, judged.scores.shape[-1]), dim=-1).indices
-    return (best == judged.classes[:, None, None]).any(-1).float().mean(1)
-
-
-def leak(judged: Judged) -> Tensor:
-    return (attack_accuracy(judged) - judged.chance) / max(judged.ceiling - judged.chance, 1e-6)
+    @property
+    def own_private(self) -> Tensor:
+        """Features of the private pictures of the attacked identities."""
+        return self.private[torch.isin(self.labels, self.classes)]
 
 
-def target_accuracy(judged: Judged) -> Tensor:
-    return (judged.believed == judged.classes[:, None]).float().mean(1)
+class IdentityMetric(Scored):
+    """One number for each identity (the mean over its reconstructions), or one for all of them."""
 
+    goal: ClassVar[str] = "identities"
 
-def false_positive(judged: Judged) -> Tensor:
-    fooled = (judged.believed == judged.classes[:, None]) & ~judged.recognised
-    return fooled.float().mean(1)
-
-
-def knn_distance(judged: Judged) -> Tensor:
-    own = judged.labels[None] == judged.classes[:, None]  # K×P
-    k, m, d = judged.features.shape
-    distances = torch.cdist(judged.features.reshape(k * m, d), judged.private).square().view(k, m, -1)
-    return distances.masked_fill(~own[:, None], float("inf")).amin(-1).mean(1)
-
-
-def centroid_distance(judged: Judged) -> Tensor:
-    own = (judged.labels[None] == judged.classes[:, None]).to(judged.private.dtype)  # K×P
-    centres = own @ judged.private / own.sum(1, keepdim=True)
-    distances: Tensor = torch.linalg.vector_norm(judged.features - centres[:, None], dim=-1)
-    return distances.mean(1)
+    @abstractmethod
+    def __call__(self, judged: Judged) -> Tensor:
+        """K values, or one when `of_set`."""
 
 
 class Neighbourhoods(NamedTuple):
@@ -109,62 +96,159 @@ def neighbourhoods(real: Tensor, fake: Tensor, k: int = 3) -> Neighbourhoods:
     )
 
 
-def _own_private(judged: Judged) -> Tensor:
-    return judged.private[torch.isin(judged.labels, judged.classes)]
-
-
-def frechet(judged: Judged) -> Tensor:
-    return frechet_distance(judged.features.flatten(0, 1), _own_private(judged))
-
-
-def precision(judged: Judged) -> Tensor:
-    return torch.tensor(neighbourhoods(_own_private(judged), judged.features.flatten(0, 1)).precision)
-
-
-def coverage(judged: Judged) -> Tensor:
-    return torch.tensor(neighbourhoods(_own_private(judged), judged.features.flatten(0, 1)).coverage)
-
-
+@METRICS.register("recognised")
 @dataclass(frozen=True)
-class Measure:
-    """One number an identity, or one for all of them."""
+class Recognised(IdentityMetric):
+    """Attack accuracy between chance (0) and that of real held-out pictures (1)."""
 
-    name: str
-    more_leak: Literal["high", "low"]
-    what: str
-    value: Callable[[Judged], Tensor]
-    of_set: bool = False
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
 
+    @property
+    def name(self) -> str:
+        return "leak"
 
-#: Everything a class audit reports; a number an identity is the mean over its reconstructions.
-MEASURES: dict[str, Measure] = {
-    measure.name: measure
-    for measure in (
-        Measure("leak", "high", "attack accuracy between chance (0) and that of real held-out pictures (1)", leak),
-        Measure("attack-accuracy", "high", "share recognised by the evaluation network", attack_accuracy),
-        Measure("attack-accuracy-5", "high", "share with the identity among its first five", attack_accuracy_5),
-        Measure("target-accuracy", "high", "share that the target itself takes for the identity", target_accuracy),
-        Measure(
-            "false-positive", "low", "share the target accepts and the evaluation network does not", false_positive
-        ),
-        Measure("knn", "low", "least squared distance to a private picture, evaluation features", knn_distance),
-        Measure(
-            "centroid", "low", "distance to the mean of the private pictures, evaluation features", centroid_distance
-        ),
-        Measure(
-            "fid:evaluator", "low", "Fréchet distance to private pictures, evaluation features", frechet, of_set=True
-        ),
-        Measure("precision", "high", "share of reconstructions among private pictures (k = 3)", precision, of_set=True),
-        Measure(
-            "coverage", "high", "share of private pictures with a reconstruction near (k = 3)", coverage, of_set=True
-        ),
-    )
-}
+    def __call__(self, judged: Judged) -> Tensor:
+        recognised = judged.recognised.float().mean(1)
+        return (recognised - judged.chance) / max(judged.ceiling - judged.chance, 1e-6)
 
 
-def recognition(judged: Judged) -> dict[str, Tensor]:
-    """Every measure, one value for each identity."""
+@METRICS.register("attack-accuracy")
+@dataclass(frozen=True)
+class AttackAccuracy(IdentityMetric):
+    """Share recognised by the evaluation network."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return judged.recognised.float().mean(1)
+
+
+@METRICS.register("attack-accuracy-5")
+@dataclass(frozen=True)
+class AttackAccuracy5(IdentityMetric):
+    """Share with the identity among the evaluation network's first five."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        best = judged.scores.topk(min(5, judged.scores.shape[-1]), dim=-1).indices
+        return (best == judged.classes[:, None, None]).any(-1).float().mean(1)
+
+
+@METRICS.register("target-accuracy")
+@dataclass(frozen=True)
+class TargetAccuracy(IdentityMetric):
+    """Share that the target itself takes for the identity."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return judged.accepted.float().mean(1)
+
+
+@METRICS.register("false-positive")
+@dataclass(frozen=True)
+class FalsePositive(IdentityMetric):
+    """Share the target accepts and the evaluation network does not."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "low"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return (judged.accepted & ~judged.recognised).float().mean(1)
+
+
+@METRICS.register("knn")
+@dataclass(frozen=True)
+class NearestPrivate(IdentityMetric):
+    """Least squared distance to a private picture, evaluation features."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "low"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return least_squared_distance(judged.features, judged.classes, judged.private, judged.labels)
+
+
+@METRICS.register("centroid")
+@dataclass(frozen=True)
+class CentroidDistance(IdentityMetric):
+    """Distance to the mean of the private pictures, evaluation features."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "low"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        own = (judged.labels[None] == judged.classes[:, None]).to(judged.private.dtype)  # K×P
+        centres = own @ judged.private / own.sum(1, keepdim=True)
+        distances: Tensor = torch.linalg.vector_norm(judged.features - centres[:, None], dim=-1)
+        return distances.mean(1)
+
+
+@METRICS.register("fid-evaluator")
+@dataclass(frozen=True)
+class EvaluatorFrechet(IdentityMetric):
+    """Fréchet distance to private pictures, evaluation features."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "low"
+    of_set: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "fid:evaluator"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return frechet_distance(judged.features.flatten(0, 1), judged.own_private)
+
+
+@METRICS.register("precision")
+@dataclass(frozen=True)
+class Precision(IdentityMetric):
+    """Share of reconstructions among private pictures (k = 3)."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_set: ClassVar[bool] = True
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).precision)
+
+
+@METRICS.register("recall")
+@dataclass(frozen=True)
+class Recall(IdentityMetric):
+    """Share of private pictures among reconstructions (k = 3)."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_set: ClassVar[bool] = True
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).recall)
+
+
+@METRICS.register("density")
+@dataclass(frozen=True)
+class Density(IdentityMetric):
+    """Private neighbourhoods that hold a reconstruction, on average, over k = 3."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_set: ClassVar[bool] = True
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).density)
+
+
+@METRICS.register("coverage")
+@dataclass(frozen=True)
+class Coverage(IdentityMetric):
+    """Share of private pictures with a reconstruction near (k = 3)."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_set: ClassVar[bool] = True
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).coverage)
+
+
+def recognition(judged: Judged, metrics: Iterable[Scored]) -> dict[str, Tensor]:
+    """Every metric by name."""
     absent = [int(c) for c in judged.classes if not (judged.labels == c).any()]
     if absent:
         raise ValueError(f"no private picture of identity {absent[0]}; an identity that was never there cannot leak")
-    return {name: measure.value(judged).float().cpu() for name, measure in MEASURES.items()}
+    return {m.name: m(judged).float().cpu() for m in metrics if isinstance(m, IdentityMetric)}

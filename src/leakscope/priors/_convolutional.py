@@ -89,11 +89,6 @@ class Critic(nn.Module):
         return scores
 
 
-def take_over(network: nn.Module, tensors: dict[str, Tensor], device: torch.device) -> None:
-    """Make copies of `tensors` the network's own; those that are on the device already never leave it."""
-    network.load_state_dict({name: tensor.to(device, copy=True) for name, tensor in tensors.items()}, assign=True)
-
-
 def settled(network: Network, device: torch.device) -> Network:
     """On a device, channels last: a quarter faster on a CPU."""
     network.to(device)

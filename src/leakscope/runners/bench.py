@@ -1,10 +1,11 @@
-"""A grid as it stands: planned once, kept in the store, and looked at without importing torch."""
+"""A grid: planned once, kept in the store, looked at without importing torch, and run to completion."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,7 +15,13 @@ import yaml
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain, digest
-from leakscope.pipeline.job import Job
+from leakscope.experiments.grid_budgets import Budgets
+from leakscope.experiments.job import Job
+from leakscope.runners.estimate import Experience
+from leakscope.runners.events import EventLog, read_events
+from leakscope.runners.live import watching
+from leakscope.runners.machine import Machine, runner_for
+from leakscope.runners.schedule import Limits, Schedule, Watcher, run_jobs
 from leakscope.store import Store
 
 #: Where third parties register methods.
@@ -29,7 +36,8 @@ class Bench:
 
     key: str
     name: str
-    budgets: Plain
+    file: str
+    budgets: Budgets
     jobs: list[Job]
 
     def of(self, *stages: str) -> list[Job]:
@@ -42,7 +50,7 @@ def plan_bench(path: Path, settings: Mapping[str, Any], scale: str | None, store
     answer = store.get("plan", question)
     kept = None if answer is None else store.get("grid", answer.record["grid"])
     if kept is None:
-        from leakscope.pipeline.grid import BenchConfig, grid_jobs
+        from leakscope.experiments.grid import BenchConfig, grid_jobs
 
         config = BenchConfig.read(path, settings, scale)
         jobs = grid_jobs(config)
@@ -57,7 +65,8 @@ def plan_bench(path: Path, settings: Mapping[str, Any], scale: str | None, store
 def read_bench(key: str, record: Plain) -> Bench:
     configs = record["configs"]
     jobs = [Job.from_json({**plain, "config": configs[plain["config"]]}) for plain in record["jobs"]]
-    return Bench(key, record["summary"]["name"], record["budgets"], jobs)
+    summary = record["summary"]
+    return Bench(key, summary["name"], summary["file"], Budgets.model_validate(record["budgets"]), jobs)
 
 
 def _record(path: Path, budgets: Plain, jobs: list[Job]) -> Plain:
@@ -115,3 +124,27 @@ def _stamps(path: Path, pattern: str) -> Iterator[str]:
             yield f"{path} {state.st_size} {state.st_mtime_ns}"
     except OSError:
         return
+
+
+def run_bench(
+    bench: Bench, store: Store, machine: Machine, *, retry: bool, quiet: bool, watchers: Sequence[Watcher] = ()
+) -> Schedule:
+    """Run what is missing of a grid; afterwards the schedule tells where every job stands."""
+    experience = Experience(read_events(store.root))
+    schedule = Schedule.of(bench.jobs, store, experience.seconds(bench.jobs), retry=retry)
+    if schedule.finished:
+        return schedule
+    budgets = bench.budgets
+    limits = Limits(
+        None if budgets.hours is None else time.monotonic() + 3600 * budgets.hours,
+        None if budgets.job_minutes is None else 60 * budgets.job_minutes,
+    )
+    store.sweep()
+    runner = runner_for(machine, store, budgets)
+    try:
+        with watching(schedule, runner.capacity, quiet=quiet) as shown:
+            run_jobs(schedule, runner, store, [EventLog(store.root, bench.key), *shown, *watchers], limits)
+    finally:
+        runner.close()
+    store.summaries("result")  # brings the index up to date, so that no leaderboard waits for it
+    return schedule

@@ -8,22 +8,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leakscope.core.spec import Plain
-from leakscope.pipeline.job import Job
+from leakscope.experiments.job import Job, Named
 
 Family = tuple[Any, ...]
 #: A job that found everything done teaches nothing.
 SHORTEST = 0.005
 
 
-def families(stage: str, row: Plain) -> list[Family]:
-    """Jobs like this one, from twins to distant cousins."""
-    data, model, cut = row["data"], row["model"], row.get("cut")
-    if row.get("attack") is None:
-        return [(stage, data, model, row["defense"]), (stage, data, model), (stage, model), (stage,)]
-    attack = row["attack"]
-    kind = attack.partition(":")[0]
-    return [(stage, data, model, cut, attack), (stage, data, attack), (stage, attack), (stage, kind), (stage,)]
+def families(stage: str, named: Named) -> list[Family]:
+    """Groups of jobs like this one, the most alike first."""
+    data, model, cut, attack = named.data, named.model, named.cut, named.attack
+    if attack is None:
+        return [(stage, data, model, named.defense), (stage, data, model), (stage, model), (stage,)]
+    return [(stage, data, model, cut, attack), (stage, data, attack), (stage, attack), (stage, named.kind), (stage,)]
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,9 @@ class Experience:
         rates: dict[Family, list[float]] = defaultdict(list)
         memory: dict[Family, list[int]] = defaultdict(list)
         for event in events:
-            if event.get("event") != "done" or "row" not in event or event["seconds"] < SHORTEST:
+            if event.get("event") != "done" or "named" not in event or event["seconds"] < SHORTEST:
                 continue
-            for family in families(event["stage"], event["row"]):
+            for family in families(event["stage"], Named(**event["named"])):
                 rates[family].append(event["seconds"] / max(event["work"], 1))
                 if event.get("memory"):
                     memory[family].append(event["memory"])
@@ -52,7 +49,7 @@ class Experience:
 
     def of(self, job: Job) -> Estimate:
         """By the nearest family that was seen."""
-        near = families(job.stage, job.row)
+        near = families(job.stage, job.named)
         rate = next((self._rate[family] for family in near if family in self._rate), None)
         memory = next((self._memory[family] for family in near if family in self._memory), None)
         return Estimate(None if rate is None else rate * max(job.work, 1), memory)

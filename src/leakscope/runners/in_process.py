@@ -1,15 +1,18 @@
-"""Jobs one after another in this process: for debugging, and the truth other runners are held to."""
+"""Jobs one after another in this process: for one audit, for debugging, and the truth other runners are held to."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-import torch
-
 from leakscope.core.spec import Plain
-from leakscope.pipeline.jobs import Workshop
-from leakscope.runners.doing import do, pin_threads
+from leakscope.experiments.execution import Executor
+from leakscope.experiments.job import Job
+from leakscope.experiments.workplace import Workplace
+from leakscope.runners.devices import chosen
+from leakscope.runners.outcome import do, pin_threads
 from leakscope.runners.runner import Outcome, Progress
+from leakscope.store import Store
 
 
 class InProcess:
@@ -19,7 +22,7 @@ class InProcess:
 
     def __init__(self, store: Path, device: str, *, threads: int = 1) -> None:
         pin_threads(threads)
-        self._workshop = Workshop(store, torch.device(device))
+        self._executor = Executor(Workplace(Store(store), chosen(device)))
         self._todo: list[Plain] = []
 
     def submit(self, jobs: list[Plain]) -> None:
@@ -28,10 +31,28 @@ class InProcess:
     def wait(self, seconds: float) -> list[Outcome | Progress]:
         del seconds
         todo, self._todo = self._todo, []
-        return [do(self._workshop, job, "here") for job in todo]
+        return [do(self._executor, job, "here") for job in todo]
 
     def cancel(self, job: str) -> None:
         """Nothing can run here while the coordinator looks at the clock."""
 
     def close(self) -> None:
         self._todo.clear()
+
+
+class Directly(InProcess):
+    """In this process with what it already holds in memory; the first error ends everything."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._todo = []
+
+    def wait(self, seconds: float) -> list[Outcome | Progress]:
+        del seconds
+        todo, self._todo = self._todo, []
+        ended: list[Outcome | Progress] = []
+        for plain in todo:
+            job, started = Job.from_json(plain), time.monotonic()
+            self._executor.run(job)
+            ended.append(Outcome(job.id, seconds=round(time.monotonic() - started, 3), worker="here"))
+        return ended

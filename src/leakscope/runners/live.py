@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,7 +16,13 @@ from rich.text import Text
 
 from leakscope.runners.schedule import Schedule, Watcher
 
-STAGES = {"judge": "judges", "target": "targets", "prepare": "prepared", "attack": "results", "control": "controls"}
+if TYPE_CHECKING:
+    from leakscope.runners.status import GridStatus
+
+STAGES = {
+    "judge": "judges", "target": "targets", "prepare": "prepared", "attack": "results", "control": "controls",
+    "check": "checks", "floors": "floors", "facts": "facts",
+}  # fmt: skip
 COLUMNS = ("done", "running", "waiting", "failed", "blocked")
 _EVERY = 10.0
 
@@ -142,17 +148,15 @@ def watching(schedule: Schedule, workers: int, *, quiet: bool) -> Iterator[Seque
         yield [_OnTerminal(board, live)]
 
 
-def print_status(grids: Sequence[Mapping[str, Any]]) -> None:
+def print_status(grids: Sequence[GridStatus]) -> None:
     """Where grids stand."""
     console = Console(highlight=False, soft_wrap=True)
     if not grids:
         console.print("no grid was ever run in this store; start one with `leakscope bench GRID.yaml`")
     for grid in grids:
-        console.print(f"{grid['grid']}  {grid['key'][:8]}  {grid['file']}", markup=False)
-        console.print(states_table(grid["states"]))
-        for title in grid["running"]:
+        console.print(f"{grid.grid}  {grid.key[:8]}  {grid.file}", markup=False)
+        console.print(states_table(grid.states))
+        for title in grid.running:
             console.print(f"running: {title}", markup=False)
-        for failure in grid["failures"]:
-            console.print(
-                f"failed: {failure['title']}: {failure['error']} (leakscope show {failure['key'][:8]})", markup=False
-            )
+        for failure in grid.failures:
+            console.print(f"failed: {failure.title}: {failure.error} (leakscope show {failure.key[:8]})", markup=False)

@@ -11,11 +11,11 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from leakscope.core.spec import Plain
-from leakscope.pipeline.job import Job
+from leakscope.experiments.job import Job
 from leakscope.runners.runner import Outcome, Progress, Runner
 from leakscope.store import Store
 
@@ -197,7 +197,7 @@ class _Coordinator:
         del self._running[outcome.job]
         job = self.schedule.jobs[outcome.job]
         facts = {
-            "job": job.id, "stage": job.stage, "title": job.title, "row": job.row, "work": job.work,
+            "job": job.id, "stage": job.stage, "title": job.title, "named": asdict(job.named), "work": job.work,
             "seconds": outcome.seconds, "memory": outcome.memory, "worker": outcome.worker,
         }  # fmt: skip
         # What is in the store is done, whatever became of the process that did it.

@@ -14,6 +14,7 @@ from typing import Any
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain
+from leakscope.runners.devices import is_scheduled
 from leakscope.runners.runner import Outcome, Progress
 
 #: How often Slurm is asked about jobs that left no result: a query loads the controller of the whole cluster.
@@ -34,15 +35,16 @@ class Task:
 
     def __call__(self, jobs: str) -> list[dict[str, Any]]:
         """Do jobs one after another; a start costs seconds, so that small ones share it."""
-        import torch
-
-        from leakscope.pipeline.jobs import Workshop
-        from leakscope.runners.doing import do, pin_threads
+        from leakscope.experiments.execution import Executor
+        from leakscope.experiments.workplace import Workplace
+        from leakscope.runners.devices import chosen
+        from leakscope.runners.outcome import do, pin_threads
+        from leakscope.store import Store
 
         pin_threads(self.threads)
-        workshop = Workshop(self.store, torch.device(self.device))
+        executor = Executor(Workplace(Store(self.store), chosen(self.device)))
         worker = f"{os.uname().nodename}/slurm-{os.environ.get('SLURM_JOB_ID', os.getpid())}"
-        return [asdict(do(workshop, job, worker)) for job in json.loads(jobs)]
+        return [asdict(do(executor, job, worker)) for job in json.loads(jobs)]
 
     def checkpoint(self, jobs: str) -> Any:
         """Preempted, or out of time: queue again; what is done is skipped, training resumes at its last saved epoch."""
@@ -88,7 +90,7 @@ class Slurm:
             "timeout_min": int(minutes or 24 * 60),
             "slurm_array_parallelism": workers or WIDTH,
             **({} if memory_gb is None else {"mem_gb": memory_gb}),
-            **({"gpus_per_node": 1} if device != "cpu" else {}),
+            **({"gpus_per_node": 1} if is_scheduled(device) else {}),
         }
         try:
             self._executor.update_parameters(**parameters, **{f"slurm_{k}": v for k, v in (options or {}).items()})

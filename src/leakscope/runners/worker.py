@@ -1,4 +1,4 @@
-"""A worker process of the pool: a job a line in, how it ended a line out.
+"""A worker process of the pool: one job per line in, how it ended per line out.
 
 It ends when its standard input closes, even in the middle of a job: a coordinator that was killed
 leaves nobody behind, and what was being computed resumes from its checkpoint.
@@ -23,20 +23,21 @@ def main(store: str, device: str, threads: int, name: str) -> None:
     todo: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_listen, args=(todo,), daemon=True).start()
 
-    import torch
-
-    from leakscope.pipeline.jobs import Workshop
-    from leakscope.runners.doing import do, pin_threads
+    from leakscope.experiments.execution import Executor
+    from leakscope.experiments.workplace import Workplace
+    from leakscope.runners.devices import chosen
+    from leakscope.runners.outcome import do, pin_threads
+    from leakscope.store import Store
 
     pin_threads(threads)
-    workshop = Workshop(store, torch.device(device))
+    executor = Executor(Workplace(Store(store), chosen(device)))
 
     def send(kind: str, message: Any) -> None:
         out.write(json.dumps({kind: asdict(message)}) + "\n")
 
     while True:
         job = json.loads(todo.get())
-        send("outcome", do(workshop, job, name, lambda message: send("progress", message)))
+        send("outcome", do(executor, job, name, lambda message: send("progress", message)))
 
 
 def _listen(todo: queue.Queue[str]) -> None:

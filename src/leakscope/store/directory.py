@@ -172,11 +172,15 @@ class Store:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield self.get(kind, key)
 
-    def find(self, prefix: str) -> Entry:
-        """The entry whose key starts with `prefix` (four digits at least)."""
+    def find(self, prefix: str, kinds: tuple[str, ...] | None = None) -> Entry:
+        """The entry whose key starts with `prefix` (four digits at least), among these kinds."""
         if len(prefix) < 4 or not set(prefix) <= set("0123456789abcdef"):
             raise UsageError(f"{prefix!r} is not a key; give at least four of its hexadecimal digits")
         folders = list((self.root / "entries").glob(f"*/{prefix[:2]}/{prefix}*"))
+        if kinds is not None:
+            folders = [folder for folder in folders if folder.parts[-3] in kinds]
+        # A bound belongs to its target and bears its key: the target is meant.
+        folders = [f for f in folders if f.parts[-3] != "bound" or len({g.name for g in folders}) > 1] or folders
         if not folders:
             raise UsageError(f"no entry of {self.root} starts with {prefix!r}; keys are listed in audit.json")
         if len(folders) > 1:

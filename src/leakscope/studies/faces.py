@@ -12,7 +12,7 @@ from torch import Tensor
 from leakscope.auditing.fisher import classification_profile, inversion_profile
 from leakscope.core.defense import Defense
 from leakscope.core.spec import digest
-from leakscope.pipeline.execute import Workplace, realise, target_plan
+from leakscope.experiments.workplace import Workplace, realise, target_plan
 from leakscope.studies._crossed import crossed_interval
 from leakscope.studies._faces_claims import CLAIMS
 from leakscope.studies._faces_grid import MAIN, UNDEFENDED, Grid, Key, kind_of

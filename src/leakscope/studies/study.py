@@ -21,8 +21,8 @@ from torch import Tensor
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Kind
-from leakscope.pipeline.document import Audit
-from leakscope.pipeline.plan import Plan
+from leakscope.experiments.audit import Audit
+from leakscope.experiments.plan import Plan
 from leakscope.store import Store
 
 Figures = dict[str, Any]  # what JSON can hold

@@ -20,6 +20,6 @@ What such a device cannot show is listed in docs/concepts/devices.md.
 """
 
 from leakscope.testing.device.build import Unavailable
-from leakscope.testing.device.registration import Counts, counted, install, offer, unavailable, without_float64
+from leakscope.testing.device.registration import Counts, counted, install, unavailable, without_float64
 
-__all__ = ["Counts", "Unavailable", "counted", "install", "offer", "unavailable", "without_float64"]
+__all__ = ["Counts", "Unavailable", "counted", "install", "unavailable", "without_float64"]

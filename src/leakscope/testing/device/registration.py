@@ -61,11 +61,6 @@ def counted() -> Iterator[Counts]:
         seen.waits, seen.to_device, seen.to_host = (b - a for a, b in zip(before, _counts(), strict=True))
 
 
-def offer(offered: bool) -> None:
-    """Whether `--device auto` and the like may take it; tests that do not mean it should not get it."""
-    torch.get_device_module(NAME).offered = offered
-
-
 @contextmanager
 def without_float64() -> Iterator[None]:
     """The device refuses float64 with a TypeError until the end of the block, as Apple's GPUs do."""
@@ -84,10 +79,8 @@ def _counts() -> list[int]:
 class _Device(ModuleType):
     """`torch.sim`: what torch itself asks of the module of a device."""
 
-    offered: bool = True
-
     def is_available(self) -> bool:
-        return self.offered
+        return True
 
     def is_initialized(self) -> bool:
         return True

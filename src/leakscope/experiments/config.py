@@ -1,0 +1,187 @@
+"""What an audit is asked to do: the configuration, read from YAML, layered and checked."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+
+from leakscope.core.data import DATASETS, ImageSet
+from leakscope.core.errors import UsageError
+from leakscope.core.threat import Access, ThreatModel
+from leakscope.data.images import checked, resized
+from leakscope.data.splits import SplitPlan
+from leakscope.experiments.evaluator import Evaluator
+from leakscope.experiments.pretraining import Pretraining
+from leakscope.experiments.training import Training
+
+Spec = str | dict[str, Any]
+
+
+def _no_defense() -> list[Spec | list[Spec]]:
+    return ["none"]
+
+
+def _usual_metrics() -> list[Spec]:
+    return ["leak", "mse", "psnr", "ssim", "cosine", "lpips"]
+
+
+class Threat(BaseModel):
+    """What the attacker is handed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    access: list[Access] = Field(default_factory=lambda: list(Access), description="what is handed over")
+    public_data: bool = True
+    knows_defense: bool = True
+    queries: int | None = None
+
+    def model(self) -> ThreatModel:
+        return ThreatModel(frozenset(self.access), self.public_data, self.knows_defense, self.queries)
+
+
+class AuditConfig(BaseModel):
+    """One audit: data × model × cuts × defences × attacks × seeds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: Spec = Field("mnist5k", description="a data set: a name, folder:PATH, npz:PATH")
+    data_root: Path | None = Field(None, description="where data files live; LEAKSCOPE_DATA when left out")
+    resize: int | None = Field(None, ge=4, description="side in pixels to which pictures are resized")
+    splits: SplitPlan = Field(default_factory=SplitPlan, description="sizes of private, heldout and public")
+    split_index: Path | None = Field(None, description="a file of split indices, instead of drawing them")
+    model: Spec = Field("convnet", description="a network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY")
+    weights: Path | None = Field(
+        None, description="weights (safetensors) to audit; trained further only when training.epochs says so"
+    )
+    cuts: list[str] = Field(default_factory=list, description="layers to cut at; the model's own when empty")
+    defenses: list[Spec | list[Spec]] = Field(default_factory=_no_defense)
+    attacks: str | list[Spec] = Field("", description="a suite (quick, full) or a list; by evidence when empty")
+    metrics: list[Spec] = Field(default_factory=_usual_metrics)
+    threat: Threat = Field(default_factory=Threat)
+    training: Training = Field(default_factory=Training)
+    seeds: list[int] = Field(default_factory=list, description="target seeds; by evidence when empty")
+    victims: int = Field(64, ge=2, description="how many held-out pictures, or identities, are attacked")
+    pretraining: Pretraining | None = Field(None, description="a first training of every target, on public classes")
+    evaluator: Evaluator = Field(
+        default_factory=lambda: Evaluator(), description="the network that judges class attacks"
+    )
+    goal: str | None = Field(
+        None, description="what is rebuilt: pictures or identities; that of the attacks when empty"
+    )
+    evidence: Literal["E0", "E1", "E2"] = Field("E0", description="the level to work for")
+    gate: str | None = Field(None, description="leak<=0.2, ssim<=0.5 at E1")
+    scales: dict[str, dict[str, Any]] = Field(default_factory=dict, description="named overrides for --scale")
+    variants: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="named overrides: one audit for each, under the --scale"
+    )
+    study: Spec | None = Field(None, description="what turns the finished audits into a page of results")
+    results: Path | None = Field(None, description="folder of the study's page; the output folder when left out")
+
+    _source: Path | None = PrivateAttr(None)  # the file it was read from
+
+    @property
+    def chosen_seeds(self) -> list[int]:
+        """Target seeds: those asked for, or as many as the evidence level takes."""
+        return self.seeds or ([0] if self.evidence == "E0" else [0, 1, 2])
+
+    @property
+    def first_seed(self) -> int:
+        return self.chosen_seeds[0]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given_weights_stay(cls, tree: Any) -> Any:
+        """Weights that are given are audited as they are, unless epochs are asked for by name."""
+        if isinstance(tree, dict) and (tree.get("weights") is not None or _comes_with_weights(tree.get("model"))):
+            training = tree.get("training") or {}
+            if isinstance(training, dict) and "epochs" not in training:
+                return {**tree, "training": {**training, "epochs": 0}}
+        return tree
+
+    @classmethod
+    def read(cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None) -> AuditConfig:
+        """A YAML file with dotted overrides on top: `{"training.epochs": 3}`; one with variants is refused."""
+        configs = cls.read_all(path, overrides, scale)
+        if len(configs) > 1:
+            raise UsageError(f"{path} has variants ({', '.join(configs)}): only `leakscope audit` runs several")
+        return next(iter(configs.values()))
+
+    @classmethod
+    def read_all(
+        cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None
+    ) -> dict[str, AuditConfig]:
+        """The configuration of every variant; later layers win: the file, a variant, the scale, the overrides."""
+        tree: dict[str, Any] = {} if path is None else read_yaml(path)
+        preset: dict[str, Any] = {}
+        if scale is not None:
+            scales = tree.get("scales", {})
+            if scale not in scales:
+                raise UsageError(f"no scale {scale!r} in {path}; it has: {', '.join(scales) or 'none'}")
+            preset = dict(scales[scale])
+        variants = preset.pop("variants", None) or tree.get("variants") or {"": {}}
+        configs = {}
+        for name, variant in variants.items():
+            own = copy.deepcopy(tree)
+            for layer in (variant, preset, overrides):
+                for key, value in layer.items():
+                    put(own, key, value)
+            configs[name] = cls.checked(own)
+            configs[name]._source = path
+        return configs
+
+    @classmethod
+    def checked(cls, tree: Mapping[str, Any]) -> AuditConfig:
+        try:
+            return cls.model_validate(dict(tree))
+        except ValidationError as error:
+            raise UsageError("; ".join(_problem(item, cls) for item in error.errors())) from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise UsageError(f"{path} must hold a mapping of settings, such as 'data: mnist5k'")
+    return tree
+
+
+def put(tree: dict[str, Any], dotted: str, value: object) -> None:
+    """Set `tree["a"]["b"]` for `a.b`."""
+    *path, last = dotted.split(".")
+    for part in path:
+        branch = tree.setdefault(part, {})
+        if not isinstance(branch, dict):
+            raise UsageError(f"cannot set {dotted!r}: {part!r} is not a group of settings")
+        tree = branch
+    tree[last] = value
+
+
+def _problem(item: Any, cls: type[BaseModel]) -> str:
+    where = ".".join(str(part) for part in item["loc"])
+    if item["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        known = list(cls.model_fields) + list(Training.__dataclass_fields__) + list(Threat.model_fields)
+        near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+        return f"unknown setting {where!r}" + (f"; did you mean {near[0]!r}?" if near else "; see `leakscope schema`")
+    return f"{where}: {item['msg']}"
+
+
+def _comes_with_weights(model: object) -> bool:
+    """Whether a network is asked for that brings its own: an exported target."""
+    kind = model.partition(":")[0] if isinstance(model, str) else model.get("kind") if isinstance(model, dict) else None
+    return kind in {"path", "hf"}
+
+
+def load_data(config: AuditConfig, data_root: Path | None) -> ImageSet:
+    """The pictures, checked and resized."""
+    data = DATASETS.build(config.data).load(data_root)
+    return checked(data if config.resize is None else resized(data, config.resize))

@@ -1,0 +1,54 @@
+"""The folder an audit leaves: audit.json and the pictures that go with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from leakscope.core.data import ImageSet
+from leakscope.core.errors import UsageError
+from leakscope.core.results import to_json
+from leakscope.experiments.audit import Audit
+from leakscope.report import write as write_report
+
+
+def require_writable(folder: Path) -> None:
+    """Create the output folder now: a long run must not end in a write error."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+
+
+def write_folder(audit: Audit, folder: Path) -> list[Path]:
+    """Write audit.json, its pictures and every rendering; each file appears whole or not at all."""
+    require_writable(folder)
+    pictures, document = folder / "pictures.safetensors", folder / "audit.json"
+    temporary = folder / f".writing-{os.getpid()}"
+    save_file({name: tensor.contiguous() for name, tensor in audit.images.items()}, temporary)
+    temporary.replace(pictures)
+    temporary.write_text(json.dumps(to_json(audit.report), indent=1, allow_nan=False, ensure_ascii=False))
+    temporary.replace(document)
+    return [document, pictures, *write_report(folder)]
+
+
+def write_reconstructions(victims: ImageSet, guesses: dict[str, Tensor], folder: Path) -> None:
+    """Every reconstruction as a tensor, and a sheet: originals in the first row, one row for each result."""
+    temporary = folder / f".writing-{os.getpid()}"
+    save_file({"truth": victims.images.contiguous(), **guesses}, temporary)
+    temporary.replace(folder / "reconstructions.safetensors")
+    if victims.pixels:
+        count = min(16, len(victims))
+        rows = [victims.images[:count], *(guess[:count] for guess in guesses.values())]
+        lines = [torch.cat(list(torch.nn.functional.pad(row, (1, 1, 1, 1), value=1.0)), dim=2) for row in rows]
+        sheet = (torch.cat(lines, dim=1) * 255).round().to(torch.uint8).permute(1, 2, 0).squeeze(-1)
+        Image.fromarray(sheet.numpy()).save(folder / "sheet.png")

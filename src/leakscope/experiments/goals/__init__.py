@@ -1,0 +1,1 @@
+"""Goals: what an attacker may want to rebuild, one file each."""

@@ -1,0 +1,189 @@
+"""Rebuild the picture a user sent, from what the client released for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from leakscope.auditing.flags import MISMATCHED
+from leakscope.core import seeds
+from leakscope.core.attack import Attack, Observed
+from leakscope.core.data import ImageSet, Splits
+from leakscope.core.metric import Metric, Reference, Scored
+from leakscope.core.model import SplitModel
+from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
+from leakscope.core.spec import digest, label
+from leakscope.core.words import Control, FlagId
+from leakscope.experiments import stand_ins
+from leakscope.experiments.budget import budget_checks
+from leakscope.experiments.experiment import TargetSpec
+from leakscope.experiments.floors import FLOORS, class_means, near_duplicates
+from leakscope.experiments.goal import GOALS, Goal, Scores
+from leakscope.experiments.scene import Scene
+from leakscope.experiments.stages import Case, Target, reconstruct, run_case, summaries, train_target
+from leakscope.experiments.workplace import Workplace
+from leakscope.metrics.pictures import squared_error
+
+#: A victim whose own leak passes this is exposed, whatever the mean.
+EXPOSED = 0.9
+#: Pictures sent through the client at once.
+BATCH = 256
+
+
+@GOALS.register("pictures")
+@dataclass(frozen=True)
+class Pictures(Goal):
+    """Held-out pictures are sent, and the attacker rebuilds them from their released features."""
+
+    what: ClassVar[str] = "rebuild the picture a user sent"
+    found: ClassVar[str] = (
+        "An attacker rebuilt {share} of what distinguishes a picture from the average of its class, "
+        "from what {target} gives away{twin}"
+    )
+    control_words: ClassVar[Mapping[Control, str]] = {
+        Control.POSITIVE: "every attack must invert an encoder that sends the picture itself"
+        " (one that needs a structure: the easiest network that has it)",
+        Control.NEGATIVE: "reconstructions must not fit the pictures of other victims",
+        Control.CANARY: "the strongest trained attack must find parts of the picture that are planted, at random"
+        " places and amplitudes, in the features before the defence acts on them",
+        Control.BUDGET: "a larger budget, another start and more data must not let the strongest trained attack"
+        " rebuild more",
+    }
+
+    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
+        order = torch.randperm(len(splits.heldout), generator=seeds.generator(seed, "victims"))
+        return splits.heldout.take(order[:count].sort().values)
+
+    def metrics(self, asked: Sequence[Scored]) -> list[Scored]:
+        return [metric for metric in asked if isinstance(metric, Metric)]
+
+    @torch.no_grad()
+    def observe(self, split: SplitModel, victims: ImageSet, rng: torch.Generator) -> Observed:
+        parts = [split.release(part.to(rng.device), rng) for part in victims.images.split(BATCH)]
+        return Observed(features=torch.cat(parts))
+
+    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
+        scene, victims = case.scene, case.victims
+        values = measured(scene, guess, victims, case.public)
+        others = victims.take(torch.arange(len(victims)).roll(1))
+        leak = [metric for metric in scene.metrics if metric.name == "leak"]
+        swapped = measured(scene, guess, others, case.public, leak)["leak"]
+        scale = squared_error(victims.images, class_means(case.public, victims.labels))
+        own = 1 - squared_error(guess, victims.images) / scale.clamp_min(torch.finfo(scale.dtype).tiny)
+        found = Scores(values, swapped.mean().item(), scale=scale.float(), exposed=int((own > EXPOSED).sum()))
+        if case.kind != "result":
+            return found  # a control's head says nothing
+        read = self.labels_read(case, place)
+        floor = measured(scene, class_means(case.public, read), victims, case.public, leak)["leak"].mean().item()
+        accuracy = (read == victims.labels).float().mean().item()
+        return replace(found, label_floor=floor, observed_accuracy=accuracy)
+
+    @torch.no_grad()
+    def labels_read(self, case: Case, place: Workplace) -> Tensor:
+        """The labels that the head reads from the very features that were observed."""
+        rng = seeds.generator(case.seed, "victims", "release", device=place.device)
+        split = case.target.split
+        parts = [split.run(part.to(place.device), rng).scores.argmax(1) for part in case.victims.images.split(BATCH)]
+        return torch.cat(parts).cpu().clamp_max(len(case.victims.classes) - 1)
+
+    def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
+        public, victims = scene.splits.public, scene.first_victims
+        metrics = [metric for metric in scene.metrics if not metric.of_set]
+        return {
+            name: summaries(measured(scene, guess(public, victims), victims, public, metrics), metrics)
+            for name, guess in FLOORS.items()
+        }
+
+    def flags(self, scene: Scene) -> list[Flag]:
+        known = set(scene.splits.public.labels.tolist())
+        absent = not set(scene.first_victims.labels.tolist()) <= known
+        found = [Flag(FlagId.SINGLE_CLASS_MEANS, scene.short_data_name)] if absent else []
+        twins = sum(near_duplicates(scene.splits.public, scene.victims(seed)) for seed in scene.config.chosen_seeds)
+        return [
+            *found,
+            *([Flag(FlagId.NEAR_DUPLICATES, f"{twins} victims of {scene.short_data_name}")] if twins else []),
+        ]
+
+    def control(self, scene: Scene, target: TargetSpec, attack: Attack, place: Workplace) -> list[ControlResult]:
+        """Leak of an attack on an encoder that hides nothing.
+
+        An attack that fails on the audit's own pictures gets easy ones: succeeding there it works, but was
+        given too little to learn these; failing there too, it is broken.
+        """
+        shape = train_target(scene, target, place).record.feature_shape
+        picture = scene.splits.private.shape
+        size = shape if attack.control == "identity" else picture
+        split = stand_ins.CONTROLS[attack.control](size, len(scene.splits.private.classes))
+        stand_in = _stand_in(scene, split, attack.control, size, target, place)
+        leak = run_case(Case.of(scene, stand_in, attack, kind="checked"), place).leak
+        passed, flag = leak >= stand_ins.POSITIVE_LEAK, None
+        if not passed:
+            public = stand_ins.easy_pictures(min(len(scene.splits.public), 1000), picture, "public")
+            victims = stand_ins.easy_pictures(len(scene.first_victims), picture, "victims")
+            easy = _stand_in(scene, split, f"{attack.control}, easy pictures", size, target, place)
+            case = Case.of(scene, easy, attack, kind="checked", public=public, victims=victims)
+            works = run_case(case, place).leak >= stand_ins.POSITIVE_LEAK
+            flag = FlagId.WEAK_ON_CONTROL if works else FlagId.CONTROL_FAILED
+        return [ControlResult(Control.POSITIVE, label(attack), leak, stand_ins.POSITIVE_LEAK, passed, flag)]
+
+    def checks(
+        self, scene: Scene, target: TargetSpec, attack: Attack, result: AttackResult, place: Workplace
+    ) -> list[ControlResult]:
+        made = train_target(scene, target, place)
+        found = budget_checks(scene, made, attack, result, place)
+        if attack.control == "identity":
+            found.append(_canary(scene, made, target, attack, result, place))
+        return found
+
+    def negative_controls(self, results: Sequence[AttackResult]) -> tuple[ControlResult, ...]:
+        return tuple(
+            ControlResult(
+                Control.NEGATIVE,
+                result.attack.label,
+                result.mismatched,
+                MISMATCHED,
+                result.mismatched <= MISMATCHED,
+                FlagId.NEGATIVE_CONTROL,
+                result.key,
+            )
+            for result in results
+        )
+
+
+def measured(
+    scene: Scene, guess: Tensor, truth: ImageSet, public: ImageSet, metrics: Sequence[Scored] | None = None
+) -> dict[str, Tensor]:
+    """Every metric of pictures against the true ones."""
+    reference = Reference(class_means(public, truth.labels), scene.config.data_root)
+    return {
+        metric.name: metric(guess, truth.images, reference).detach().cpu()
+        for metric in (scene.metrics if metrics is None else metrics)
+        if isinstance(metric, Metric)
+    }
+
+
+def _canary(
+    scene: Scene, target: Target, spec: TargetSpec, attack: Attack, result: AttackResult, place: Workplace
+) -> ControlResult:
+    """Whether the attack finds what was planted in the features."""
+    rng = seeds.generator(spec.seed, "canary", target.key)
+    planted = stand_ins.canary(target.split, scene.splits.public.images, rng)
+    case = Case.of(scene, _stand_in(scene, planted, f"canary of {target.key}", (), spec, place), attack, kind="checked")
+    guess, victims = reconstruct(case, place).images, case.victims
+    value = stand_ins.canary_leak(planted, guess, victims.images, class_means(case.public, victims.labels))
+    return ControlResult(
+        Control.CANARY, label(attack), value, stand_ins.CANARY_LEAK, value >= stand_ins.CANARY_LEAK,
+        FlagId.CANARY_MISSED, result.key, target.record.name,
+    )  # fmt: skip
+
+
+def _stand_in(
+    scene: Scene, split: SplitModel, name: str, shape: tuple[int, ...], spec: TargetSpec, place: Workplace
+) -> Target:
+    """A control in a target's place, with a key of its own."""
+    key = digest({"control": name, "shape": list(shape), "splits": scene.splits_digest})
+    return stand_ins.stand_in(scene, split, key, name, spec, place)

@@ -1,0 +1,90 @@
+"""A job as plain JSON.
+
+It names what it makes by the keys of the store, so that jobs of several plans are shared by key, a
+finished one is recognised by looking, and the process that runs it needs nothing but its JSON, the store
+and a device. Nothing heavy is imported here: looking at finished work must not wait for torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from leakscope.core.spec import Plain
+from leakscope.store import Store
+
+Stage = Literal["judge", "target", "prepare", "attack", "control", "check", "floors", "facts"]
+
+
+@dataclass(frozen=True)
+class Named:
+    """How people call a job; nothing is decided from it but what a filter of theirs matches."""
+
+    data: str
+    model: str
+    threat: str
+    cut: str
+    defense: str
+    seed: int
+    attack: str | None = None
+    kind: str | None = None  # of the attack, without its settings
+
+    @property
+    def title(self) -> str:
+        target = f"{self.model} ({self.defense}) at {self.cut}, seed {self.seed}"
+        return f"{self.attack} on {target}" if self.attack else target
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work that any process can do."""
+
+    stage: Stage
+    key: str  # of what it makes; with the stage, its identity
+    makes: tuple[tuple[str, str], ...]  # kinds and keys in the store once it is done
+    needs: tuple[str, ...]  # identities of jobs that come first
+    config: Plain  # the audit it belongs to; one object for all jobs of a plan
+    experiment: Plain  # what it works on
+    named: Named
+    work: float  # how much there is to do, in the units of its stage
+
+    @property
+    def id(self) -> str:
+        return f"{self.stage}-{self.key}"
+
+    @cached_property
+    def title(self) -> str:
+        return self.named.title
+
+    def as_json(self) -> Plain:
+        return {
+            "stage": self.stage, "key": self.key, "makes": [list(made) for made in self.makes],
+            "needs": list(self.needs), "config": self.config, "experiment": self.experiment,
+            "named": asdict(self.named), "work": self.work,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, plain: Plain) -> Job:
+        makes = tuple((kind, key) for kind, key in plain["makes"])
+        return cls(**{**plain, "makes": makes, "needs": tuple(plain["needs"]), "named": Named(**plain["named"])})
+
+    def done(self, store: Store) -> bool:
+        return all(store.get(kind, key) is not None for kind, key in self.makes)
+
+
+def shared(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs of several plans with those of one key merged, and one training for all cuts of a network."""
+    merged: dict[str, Job] = {}
+    trains: dict[str, str] = {}
+    for job in jobs:
+        if job.id in merged:
+            continue
+        for kind, key in job.makes:
+            if kind == "trained":
+                # Whoever comes later waits for the first and finds the weights in the store.
+                trainer = trains.setdefault(key, job.id)
+                job = job if trainer == job.id else replace(job, needs=(*job.needs, trainer))
+        merged[job.id] = job
+    return list(merged.values())

@@ -1,0 +1,183 @@
+"""What all experiments of one configuration share, loaded: pictures, network, threat and goal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import nn
+
+from leakscope.core import seeds
+from leakscope.core.data import DATASETS, ImageSet, Splits
+from leakscope.core.defense import Defense
+from leakscope.core.errors import UsageError
+from leakscope.core.metric import METRICS, Scored
+from leakscope.core.model import Cut, SplitModel, cuts
+from leakscope.core.results import ThreatRecord
+from leakscope.core.spec import Plain, describe, label
+from leakscope.core.threat import ThreatModel
+from leakscope.data.images import checked
+from leakscope.data.split_index import read_index
+from leakscope.data.splits import SplitIndex
+from leakscope.experiments.config import AuditConfig, load_data
+from leakscope.experiments.experiment import TargetSpec
+from leakscope.experiments.goal import GOALS, Goal
+from leakscope.models.architecture import Architecture
+from leakscope.models.resolve import instantiate, resolve
+from leakscope.models.weights import file_digest, load_weights
+
+#: Settings that do not change a result, or that the command names for themselves.
+_APART = {"scales", "variants", "study", "results", "gate", "evidence", "cuts", "defenses", "attacks", "seeds", "goal"}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Loaded once for each process that works on a configuration; nothing in it is trained."""
+
+    config: AuditConfig
+    data: ImageSet
+    index: SplitIndex | None  # None: the splits were read from a file
+    splits: Splits
+    architecture: Architecture
+    goal: Goal
+    metrics: tuple[Scored, ...]
+    unavailable: dict[str, str]  # metrics that cannot be computed here, and why
+    threat: ThreatModel
+    weights: str | None  # digest of given weights
+
+    @classmethod
+    def load(
+        cls,
+        config: AuditConfig,
+        goal: Goal | None = None,
+        *,
+        data: ImageSet | None = None,
+        architecture: Architecture | None = None,
+    ) -> Scene:
+        goal = goal or GOALS.build(config.goal or "pictures")
+        data = checked(data) if data is not None else load_data(config, config.data_root)
+        index: SplitIndex | None = None
+        if config.split_index is not None:
+            splits = read_index(data, config.split_index)
+        else:
+            index = config.splits.index(data, seed=0)
+            splits = index.splits(data)
+        metrics, unavailable = choose_metrics(config, goal, pixels=data.pixels)
+        return cls(
+            config=config, data=data, index=index, splits=splits,
+            architecture=architecture or resolve(config.model), goal=goal, metrics=metrics, unavailable=unavailable,
+            threat=config.threat.model(), weights=file_digest(config.weights) if config.weights else None,
+        )  # fmt: skip
+
+    def victims(self, seed: int) -> ImageSet:
+        """Whom to attack when the target has this seed."""
+        if seed not in self._victims:
+            self._victims[seed] = self.goal.victims(self.splits, self.config.victims, seed)
+        return self._victims[seed]
+
+    @cached_property
+    def _victims(self) -> dict[int, ImageSet]:
+        return {}
+
+    @property
+    def first_victims(self) -> ImageSet:
+        return self.victims(self.config.first_seed)
+
+    @cached_property
+    def splits_digest(self) -> str:
+        return self.splits.digest()
+
+    @cached_property
+    def data_name(self) -> str:
+        """How tables call the data."""
+        try:
+            name = label(DATASETS.build(self.config.data))
+        except UsageError:  # pictures handed over in Python have no name to ask for
+            name = self.short_data_name
+        return name if self.config.resize is None else f"{name}, {self.config.resize} px"
+
+    @property
+    def short_data_name(self) -> str:
+        return self.config.data if isinstance(self.config.data, str) else str(self.config.data.get("kind"))
+
+    @cached_property
+    def command(self) -> str | None:
+        """What repeats a result, but for cut, defence, attack and seed; None for what was handed over in Python."""
+        config = self.config
+        if "given" in (config.data, config.model):
+            return None
+        changed = config.model_dump(mode="json", exclude_defaults=True, exclude=_APART)
+        words = ["leakscope", "attack"]
+        for name, value in changed.items():
+            words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+        return shlex.join(words)
+
+    def spec(self, cut: str, defense: Defense, seed: int) -> TargetSpec:
+        return TargetSpec(
+            splits=self.splits_digest,
+            model=describe(self.architecture),
+            weights=self.weights,
+            cut=cut,
+            defense=defense,
+            training=describe(self.config.training),
+            seed=seed,
+            pretraining=self._first_training,
+        )
+
+    @property
+    def _first_training(self) -> Plain | None:
+        """What identifies the weights a target begins with."""
+        first = self.config.pretraining
+        return None if first is None else {**describe(first), "pictures": self.splits.public.digest()}
+
+    def network(self) -> nn.Module:
+        """The network as it is given or initialised, whole and undefended."""
+        model = instantiate(self.architecture, self.splits.private.shape, len(self.splits.private.classes))
+        if self.config.weights is not None:
+            load_weights(model, self.config.weights)
+        return model
+
+    def build(self, spec: TargetSpec) -> SplitModel:
+        """The untrained network with its defence, initialised from the seed's own generator."""
+        with seeds.ambient(spec.seed, "target", "init"):
+            model = self.network()
+            split = SplitModel(model, spec.cut, normalize=self.architecture.normalization(), defense=spec.defense)
+            split = spec.defense.rebuild(split.eval(), self.splits.public.images[:2])
+            self.architecture.fill(split)
+            return split
+
+    @cached_property
+    def cuts(self) -> dict[str, Cut]:
+        """Every place where the network can be cut, in the order of computation."""
+        with seeds.ambient(0, "plan"):
+            model = self.network().eval()
+        found = cuts(model, self.splits.public.images[:2], self.architecture.normalization())
+        return {cut.name: cut for cut in found}
+
+
+def choose_metrics(
+    config: AuditConfig, goal: Goal, *, pixels: bool = True
+) -> tuple[tuple[Scored, ...], dict[str, str]]:
+    """The metrics to compute, and those asked for that cannot be, with the reason."""
+    asked = goal.metrics([METRICS.build(spec) for spec in config.metrics])
+    unavailable = {m.name: why for m in asked if (why := m.unavailable(config.data_root)) is not None}
+    if not pixels:
+        unavailable |= {metric.name: "measures pictures only" for metric in asked if not metric.of_points}
+    return tuple(metric for metric in asked if metric.name not in unavailable), unavailable
+
+
+def threat_record(threat: ThreatModel) -> ThreatRecord:
+    """What the attacker is handed, with a short name: `all`, or what is granted and what is not."""
+    usual = ThreatModel()
+    parts = ["all" if threat.access == usual.access else "+".join(sorted(threat.access)) or "nothing"]
+    if not threat.public_data:
+        parts.append("no public data")
+    if not threat.knows_defense:
+        parts.append("defence unknown")
+    if threat.queries is not None:
+        parts.append(f"{threat.queries} queries")
+    return ThreatRecord(
+        tuple(sorted(threat.access)), threat.public_data, threat.knows_defense, threat.queries, ", ".join(parts)
+    )

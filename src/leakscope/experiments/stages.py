@@ -1,0 +1,340 @@
+"""The stages of an experiment: train, prepare, reconstruct, score. Each is kept, and none is computed twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.core import progress, seeds
+from leakscope.core.attack import Attack, Observed, Prepared
+from leakscope.core.data import ImageSet
+from leakscope.core.devices import brought, widened
+from leakscope.core.metric import Scored
+from leakscope.core.model import SplitModel
+from leakscope.core.results import (
+    AttackResult,
+    Diagnostics,
+    Method,
+    Spread,
+    Summary,
+    TargetRecord,
+    Traits,
+    from_json,
+    to_json,
+)
+from leakscope.core.spec import describe, label
+from leakscope.core.threat import ThreatModel, View, grant
+from leakscope.experiments.experiment import AttackSpec, TargetSpec, control_key, score_key
+from leakscope.experiments.pretraining import pretrained, transplant
+from leakscope.experiments.priors import kept_priors
+from leakscope.experiments.reading import read_target
+from leakscope.experiments.scene import Scene, threat_record
+from leakscope.experiments.training import predict, train
+from leakscope.experiments.workplace import Workplace
+from leakscope.metrics.separability import separability
+from leakscope.metrics.utility import accuracy, calibration
+from leakscope.stats.summaries import summarize, summarize_leak
+from leakscope.store import Store
+
+#: Beside the metrics of a result: for each victim what a leak of its own is measured against.
+SCALE = "scale"
+#: Victims kept as pictures, to be shown beside what was rebuilt of them.
+KEPT = 16
+
+
+@dataclass(frozen=True)
+class Target:
+    """A network ready to be attacked, and what is known about it."""
+
+    record: TargetRecord
+    split: SplitModel
+
+    @property
+    def key(self) -> str:
+        return self.record.key
+
+
+def train_target(scene: Scene, spec: TargetSpec, place: Workplace) -> Target:
+    """Stage train: the target with its defence, from the store or trained now, and what it is good for."""
+    split = scene.build(spec).to(place.device)
+    if spec.training["epochs"]:
+        with place.store.claim("trained", spec.trained_key) as done:
+            if done is None:
+                if scene.config.pretraining is not None:
+                    _begin_with_public_classes(scene, spec, split, place)
+                progress.say(
+                    f"training {label(scene.architecture)} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}"
+                )
+                checkpoint = place.store.scratch("trained", spec.trained_key) / "checkpoint.pt"
+                split, history, notes = train(
+                    split, scene.splits.private, scene.config.training,
+                    seed=spec.seed, device=place.device, checkpoint=checkpoint,
+                )  # fmt: skip
+                record = {"plan": spec.plain(), "history": vars(history), "notes": notes}
+                place.store.put("trained", spec.trained_key, record, split.state_dict())
+            else:
+                split.load_state_dict(done.tensors())
+    split.eval().requires_grad_(False)
+    with place.store.claim("target", spec.key) as known:
+        if known is None:
+            record_ = _measured(scene, spec, split, place)
+            place.store.put("target", spec.key, {"summary": to_json(record_)})
+    found = read_target(place.store, spec.key)
+    assert found is not None
+    return Target(found, split)
+
+
+def _begin_with_public_classes(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplace) -> None:
+    first = scene.config.pretraining
+    assert first is not None
+    pictures = first.pictures(scene.splits.public, scene.config.data_root)
+    # The first training does not depend on the cut; any that separates the network will do.
+    cut = (scene.config.cuts or list(scene.cuts))[0]
+    transplant(pretrained(scene.architecture, first, pictures, cut, spec.seed, place), split)
+
+
+@torch.no_grad()
+def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplace) -> TargetRecord:
+    """Use and shape of a target."""
+    heldout, device = scene.splits.heldout, place.device
+    rng = seeds.generator(spec.seed, "target", "accuracy", device=device)
+    scores = predict(split, heldout.images, rng, device)
+    sample = heldout.images[:256].to(device)
+    released = split.release(sample, rng)
+    again = split.release(sample[:8], seeds.generator(1, "again", device=device))
+    once = split.release(sample[:8], seeds.generator(2, "again", device=device))
+    spread = separability(released.cpu().flatten(1))
+    trained = place.store.get("trained", spec.trained_key) if spec.training["epochs"] else None
+    return TargetRecord(
+        key=spec.key,
+        trained=None if trained is None else trained.key,
+        setting=spec.setting,
+        data=scene.data_name,
+        model=Method.of(scene.architecture),
+        defense=Method.of(spec.defense),
+        cut=spec.cut,
+        seed=spec.seed,
+        # A network of somebody else may hold a defence of its own; see `Plan.explicit_twin`.
+        undefended=spec.undefended and not scene.architecture.foreign,
+        accuracy=accuracy(scores, heldout.labels),
+        calibration=calibration(scores, heldout.labels),
+        input_shape=heldout.shape,
+        classes=heldout.classes,
+        feature_shape=tuple(released.shape[1:]),
+        client_compute=scene.cuts[spec.cut].compute,
+        random_release=not torch.equal(again, once),
+        batch_dependent=depends_on_batch(split, heldout.images, device),
+        separability=Spread(spread.min, spread.mean, spread.max),
+        has_use=spec.weights is not None or spec.training["epochs"] > 0 or scene.architecture.trained,
+        identity=spec.plain(),
+        notes={} if trained is None else trained.record["notes"],
+    )
+
+
+#: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
+_ALONE, _DRAWS = 8, 24
+
+
+@torch.no_grad()
+def depends_on_batch(split: SplitModel, images: Tensor, device: torch.device) -> bool:
+    """Whether what is released for a picture changes with the pictures sent beside it, or with its place among them.
+
+    The means over draws, alone and in company, differ by no more than their standard errors if it does not:
+    a feature that is off by eight of them, with a draw each for thousands of features, is no accident.
+    """
+    sample = images[: 4 * _ALONE].to(device)
+    if len(sample) < 2 * _ALONE:
+        return False
+    alone, beside, shifted = [], [], []
+    for draw in range(_DRAWS):
+        rng = seeds.generator(draw, "batch", device=device)
+        alone.append(torch.cat([split.release(x[None], rng) for x in sample[:_ALONE]]))
+        beside.append(split.release(sample, rng)[:_ALONE])
+        shifted.append(split.release(sample.roll(_ALONE + 1, 0), rng)[_ALONE + 1 : 2 * _ALONE + 1])
+        if draw == 1 and torch.equal(alone[0], alone[1]):
+            break  # not random: once tells
+    first = widened(torch.stack(alone))
+    for others in (beside, shifted):
+        second = widened(torch.stack(others))
+        error = ((first.var(0) + second.var(0)) / len(first)).sqrt()
+        # Batched kernels round differently: a thousandth of the spread between pictures is no dependence.
+        error = error + 1e-3 * first.mean(0).std(0).clamp_min(1e-6 * first.abs().mean().clamp_min(1e-12))
+        if bool(((first.mean(0) - second.mean(0)).abs() > 8 * error).any()):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Case:
+    """An attack about to happen: on whom, with what, and on which pictures."""
+
+    scene: Scene
+    target: Target
+    attack: Attack
+    seed: int
+    threat: ThreatModel
+    public: ImageSet
+    victims: ImageSet
+    observed: int | None = None  # seed of the release that is observed, where it is not the attack's
+    kind: str = "result"  # where the scores are kept: those of controls apart from those of targets
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the result, for outside attacks
+
+    @classmethod
+    def of(cls, scene: Scene, target: Target, attack: Attack, **changed: Any) -> Case:
+        """An attack as the scene has it, but for what is `changed`."""
+        seed = target.record.seed
+        usual = cls(scene, target, attack, seed, scene.threat, scene.splits.public, scene.victims(seed))
+        return replace(usual, **changed)
+
+    @property
+    def spec(self) -> AttackSpec:
+        usual = self.public is self.scene.splits.public
+        return AttackSpec(
+            self.target.key, self.threat, self.attack, self.seed, None if usual else self.public.digest()
+        )  # fmt: skip
+
+    def rng(self, stage: str, device: torch.device) -> torch.Generator:
+        return seeds.generator(self.seed, "attack", label(self.attack), stage, device=device)
+
+    def view(self, place: Workplace) -> View:
+        return grant(
+            self.target.split, self.threat, self.public, self.rng("oracle", place.device),
+            classes=len(self.victims.classes), device=place.device,
+            priors=kept_priors(place.store, self.public, self.target.key),
+        )  # fmt: skip
+
+    def observe(self, device: torch.device) -> Observed:
+        rng = seeds.generator(self.observed or self.seed, "victims", "release", device=device)
+        return self.scene.goal.observe(self.target.split, self.victims, rng)
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Reconstructions, and what the attack says about itself."""
+
+    key: str
+    images: Tensor
+    diagnostics: Diagnostics
+
+
+def prepare(case: Case, view: View, place: Workplace) -> Prepared:
+    """Stage prepare: what the attack learns before it sees a victim, from the store or learnt now."""
+    key = case.spec.prepared_key
+    with place.store.claim("prepared", key) as done:
+        if done is not None:
+            diagnostics = from_json(Diagnostics, done.record["diagnostics"])
+            return Prepared({k: brought(t, place.device) for k, t in done.tensors().items()}, diagnostics)
+        progress.say(f"{label(case.attack)}: preparing")
+        prepared = case.attack.prepare(view, case.rng("prepare", place.device))
+        record = {"plan": describe(case.spec), "diagnostics": to_json(prepared.diagnostics)}
+        place.store.put("prepared", key, record, prepared.tensors)
+    return prepared
+
+
+def reconstruct(case: Case, place: Workplace) -> Rebuilt:
+    """Stage reconstruct: what the attack makes of what it observed."""
+    case.threat.require(case.attack.needs, case.attack.kind_name)
+    key = case.spec.key(case.victims.digest())
+    with place.store.claim("attack", key) as done:
+        if done is None:
+            started, worked = time.monotonic(), time.process_time()
+            view = case.view(place)
+            prepared = prepare(case, view, place)
+            progress.say(f"{label(case.attack)}: rebuilding {len(case.victims)} pictures")
+            seen = case.observe(place.device)
+            guess = case.attack.reconstruct(view, prepared, seen, case.rng("reconstruct", place.device))
+            images = guess.images.detach().float().cpu()
+            if not torch.isfinite(images).all():
+                raise FloatingPointError(f"{label(case.attack)} returned pictures that are not finite")
+            found = guess.diagnostics.spent(
+                queries=view.budget.spent,
+                seconds=time.monotonic() - started,
+                cpu_seconds=time.process_time() - worked,
+            )
+            record = {"plan": describe(case.spec), "diagnostics": to_json(found)}
+            place.store.put("attack", key, record, {"guess": images.clamp(0, 1) if case.victims.pixels else images})
+    return read_rebuilt(place.store, key)
+
+
+def read_rebuilt(store: Store, key: str) -> Rebuilt:
+    entry = store.get("attack", key)
+    assert entry is not None
+    return Rebuilt(key, entry.tensors()["guess"], from_json(Diagnostics, entry.record["diagnostics"]))
+
+
+def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
+    """Stage score: every metric, one value per victim, with its direction."""
+    scene = case.scene
+    key = score_key(rebuilt.key, scene.metrics, scene.goal.judged_by(scene))
+    with place.store.claim(case.kind, key) as done:
+        if done is None:
+            found = scene.goal.score(case, rebuilt.images, place)
+            kept = found.values if found.scale is None else {**found.values, SCALE: found.scale}
+            result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
+            result = replace(
+                result, mismatched=found.mismatched, label_floor=found.label_floor,
+                observed_accuracy=found.observed_accuracy, exposed=found.exposed, **case.extra,
+            )  # fmt: skip
+            if case.kind == "result":
+                keep_victims(place.store, case.victims)
+            place.store.put(case.kind, key, {"summary": to_json(result)}, kept)
+    entry = place.store.get(case.kind, key)
+    assert entry is not None
+    return from_json(AttackResult, entry.record["summary"])
+
+
+def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summary]) -> AttackResult:
+    scene, attack, victims = case.scene, case.attack, case.victims.digest()
+    return AttackResult(
+        key=key,
+        reconstruction=rebuilt.key,
+        target=case.target.key,
+        attack=Method.of(attack),
+        traits=Traits(attack.white_box, attack.linear, attack.averages_noise),
+        threat=threat_record(case.threat),
+        goal=scene.goal.kind_name,
+        seed=case.seed,
+        victims=victims,
+        metrics=metrics,
+        directions={metric.name: metric.more_leak for metric in scene.metrics},
+        diagnostics=rebuilt.diagnostics,
+        control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), len(case.victims)),
+        mismatched=0.0,
+        command=scene.command,
+    )
+
+
+def run_case(case: Case, place: Workplace) -> AttackResult:
+    """Prepare, reconstruct and score."""
+    return score(case, reconstruct(case, place), place)
+
+
+def values_of(store: Store, result: AttackResult) -> dict[str, Tensor]:
+    """Every metric of a result, one value per victim (one in all for metrics of a set)."""
+    entry = store.get("result", result.key)
+    assert entry is not None
+    return entry.tensors()
+
+
+def keep_victims(store: Store, victims: ImageSet) -> None:
+    """The first victims at 8 bits, once."""
+    if victims.pixels and store.get("victims", key := victims.digest()) is None:
+        pictures = (victims.images[:KEPT] * 255).round().to(torch.uint8)
+        store.put("victims", key, {"count": len(victims)}, {"truth": pictures})
+
+
+def summaries(values: Mapping[str, Tensor], metrics: Iterable[Scored]) -> dict[str, Summary]:
+    """Mean, interval and worst case of every metric."""
+    found = {}
+    for metric in metrics:
+        if metric.name == "leak":
+            scale = values.get(SCALE)
+            found["leak"] = summarize_leak(values["leak"].numpy(), None if scale is None else scale.numpy())
+        elif metric.name in values:
+            found[metric.name] = summarize(values[metric.name].flatten().numpy(), metric.more_leak)
+    return found

@@ -1,0 +1,17 @@
+"""Where work happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from leakscope.store import Store
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """The store that keeps what is done, and the device that does it."""
+
+    store: Store
+    device: torch.device
