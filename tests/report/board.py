@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+import torch
 
 from leakscope.core.spec import digest
+from leakscope.store import Store
 
 COMMAND = "leakscope attack --set data=digits"
 
 
 def put(root: Path, kind: str, key: str, record: Mapping[str, Any], tensors: Any = None) -> None:
-    """One entry of a store, without the care a real writer takes."""
-    folder = root / "entries" / kind / key[:2] / key
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "record.json").write_text(json.dumps(record))
-    if tensors is not None:
-        save_file(tensors, folder / "tensors.safetensors")
+    """One entry of a store; a later one replaces it."""
+    store = Store(root)
+    store.discard(kind, key)
+    plain = None if tensors is None else {name: torch.from_numpy(array) for name, array in tensors.items()}
+    store.put(kind, key, record, plain)
 
 
 def summary(defense: str, attack: str, seed: int, leak: float, accuracy: float, **facts: Any) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def summary(defense: str, attack: str, seed: int, leak: float, accuracy: float, 
     return {
         "target": digest([defense, seed]), "attack": attack, "seed": seed, "metrics": {"leak": scores, "mse": error},
         "model": "convnet", "cut": "features.2", "defense": defense, "accuracy": accuracy, "threat": "all",
-        "setting": "5e771796", "victims": "71c71m5", "data": "digits", "command": COMMAND, **facts,
+        "setting": "5e771796", "victims": digest("victims"), "data": "digits", "command": COMMAND, **facts,
     }  # fmt: skip
 
 
