@@ -49,10 +49,10 @@ def allocating(what: str, remedy: str) -> Iterator[None]:
         yield
     except MemoryError:
         raise UsageError(f"{what} does not fit into memory; {remedy}") from None
-    except (RuntimeError, OverflowError) as error:
+    except (RuntimeError, OverflowError, TypeError) as error:
         # torch has no error of its own for memory of the processor, nor for sizes that overflow
-        text = str(error)
-        if not any(sign in text for sign in ("allocate memory", "out of memory", "overflow", "Storage size")):
+        text = str(error).lower()
+        if not any(sign in text for sign in ("allocate memory", "out of memory", "overflow")):
             raise
         raise UsageError(f"{what} does not fit into memory; {remedy}") from None
 
