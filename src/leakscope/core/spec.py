@@ -13,10 +13,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from leakscope.core.errors import UsageError, unknown
+from leakscope.core.yaml_text import parse_yaml
 
 T = TypeVar("T")
 Plain = dict[str, Any]
@@ -73,7 +73,8 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
             raise unknown(f"field of {name}", key, known)
     if not hasattr(cls, "__pydantic_config__"):
         # Fields may hold our own protocols and torch objects, which pydantic checks by isinstance.
-        cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
+        # NaN and infinity pass every comparison that a method makes, and no key can be made of them.
+        cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)  # type: ignore[attr-defined]
     try:
         return TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
     except ValidationError as error:
@@ -81,8 +82,8 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
             f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}" for item in error.errors()
         )
         raise UsageError(f"{name}: {problems}") from None
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{name}: {' '.join(str(error).split())[:300]}") from None
 
 
 def _with_nested_built(cls: type[Any], fields: Mapping[str, Any]) -> Plain:
@@ -112,8 +113,10 @@ def parse(text: str) -> Plain:
         if not equals and position:
             raise UsageError(f"{text!r}: write the {position + 1}th setting as field=value")
         try:
-            plain[key if equals else "*"] = yaml.safe_load(value if equals else item)
-        except yaml.YAMLError:
+            plain[key if equals else "*"] = parse_yaml(value if equals else item, f"{item[:60]!r}")
+        except UsageError as error:
+            if "is not YAML" not in str(error):
+                raise
             raise UsageError(f"{text!r}: cannot read {item!r}; write field=value, lists as [1,2]") from None
     return plain
 
