@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -73,10 +74,9 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
             raise unknown(f"field of {name}", key, known)
     if not hasattr(cls, "__pydantic_config__"):
         # Fields may hold our own protocols and torch objects, which pydantic checks by isinstance.
-        # NaN and infinity pass every comparison that a method makes, and no key can be made of them.
-        cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)  # type: ignore[attr-defined]
+        cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
     try:
-        return TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
+        built = TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}" for item in error.errors()
@@ -84,6 +84,19 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
         raise UsageError(f"{name}: {problems}") from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{name}: {' '.join(str(error).split())[:300]}") from None
+    for key in fields:
+        if _has_odd_number(getattr(built, key)):
+            raise UsageError(f"{name}: {key} is not a finite number; no result could be kept under it")
+    return built
+
+
+def _has_odd_number(value: object) -> bool:
+    """Whether there is NaN or infinity in a field: most comparisons let them pass, and no key is made of them."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_has_odd_number(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(_has_odd_number(item) for item in value)
 
 
 def _with_nested_built(cls: type[Any], fields: Mapping[str, Any]) -> Plain:
@@ -113,7 +126,7 @@ def parse(text: str) -> Plain:
         if not equals and position:
             raise UsageError(f"{text!r}: write the {position + 1}th setting as field=value")
         try:
-            plain[key if equals else "*"] = parse_yaml(value if equals else item, f"{item[:60]!r}")
+            plain[key if equals else "*"] = parse_yaml(value if equals else item, f"{item[:60]!r}", finite=False)
         except UsageError as error:
             if "is not YAML" not in str(error):
                 raise

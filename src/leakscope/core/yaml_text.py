@@ -39,8 +39,8 @@ def read_yaml(path: Path | str) -> Any:
     return parse_yaml(text, str(path))
 
 
-def parse_yaml(text: str, name: str) -> Any:
-    """As `read_yaml`, for text; `name` is what an error calls it."""
+def parse_yaml(text: str, name: str, *, finite: bool = True) -> Any:
+    """As `read_yaml`, for text; `name` is what an error calls it. `finite=False` leaves NaN to who knows the field."""
     if len(text) > LONGEST:
         raise UsageError(f"{name} has {len(text)} characters and may have {LONGEST}; make it shorter")
     try:
@@ -55,7 +55,7 @@ def parse_yaml(text: str, name: str) -> Any:
     except Exception as error:  # PyYAML lets through whatever Python says of dates and numbers that do not exist
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"{name} has a value that cannot be read ({reason}); put text into quotes") from None
-    _require_plain(tree, name)
+    _require_plain(tree, name, finite)
     return tree
 
 
@@ -89,24 +89,24 @@ def _require_small(text: str, name: str) -> None:
         open_.append((above, counted + size))
 
 
-def _require_plain(value: Any, name: str, where: tuple[str, ...] = ()) -> None:
+def _require_plain(value: Any, name: str, finite: bool, where: tuple[str, ...] = ()) -> None:
     """Refuse what is no plain data."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise UsageError(f"{name}: {_place(where)} has the key {_said(key)}; put it into quotes")
-            _require_plain(item, name, (*where, key))
+            _require_plain(item, name, finite, (*where, key))
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            _require_plain(item, name, (*where, str(number)))
+            _require_plain(item, name, finite, (*where, str(number)))
     else:
-        _require_value(value, where, name)
+        _require_value(value, where, name, finite)
 
 
-def _require_value(value: Any, where: tuple[str, ...], name: str) -> None:
+def _require_value(value: Any, where: tuple[str, ...], name: str, finite: bool) -> None:
     if isinstance(value, int) and abs(value) > LARGEST:
         raise UsageError(f"{name}: {_place(where)} is a number too large to count with; give a smaller one")
-    if isinstance(value, float) and not math.isfinite(value):
+    if finite and isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{name}: {_place(where)} is {value}; give a finite number")
     if not (value is None or isinstance(value, str | bool | int | float)):
         raise UsageError(
@@ -119,4 +119,4 @@ def _said(key: Any) -> str:
 
 
 def _place(where: tuple[str, ...]) -> str:
-    return ".".join(part[:40] for part in where)[:200] or "the whole file"
+    return ".".join(part[:40] for part in where)[:200] or "its value"
