@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -63,13 +64,12 @@ class Store:
 
     def _require_version(self, path: Path) -> None:
         try:
-            text = path.read_bytes().decode("ascii", "replace").strip() if path.exists() else "1"
+            raw = path.read_bytes() if path.exists() else b"1"
         except OSError as error:
             raise not_allowed(self.root, error) from None
-        if not text.isdigit() or len(text) > 6:
-            raise UsageError(
-                f"{path} is damaged ({text[:20]!r}); if this Leakscope wrote the store, write {VERSION} there"
-            )
+        if not re.fullmatch(rb"[0-9]{1,6}\n?", raw):
+            raise UsageError(f"{path} is damaged ({raw[:20]!r}); if this Leakscope wrote it, write {VERSION} there")
+        text = raw.decode().strip()
         if int(text) > VERSION:
             raise UsageError(
                 f"the store {self.root} was written by a newer Leakscope (format {text}, this one reads {VERSION}); "
@@ -225,10 +225,10 @@ class Store:
 
     def summaries(self, kind: str) -> dict[str, dict[str, Any]]:
         """Summary of every entry of a kind, from the index, which is first brought up to date."""
-        stamps = {key: stamp for key in self.keys(kind) if (stamp := self.stamp(kind, key))}
+        stamps = {key: stamp for key in self.keys(kind) if (stamp := self._stamp(kind, key))}
         return index.summaries(self.root / "index.sqlite", kind, stamps, lambda key: self._summary(kind, key), secret())
 
-    def stamp(self, kind: str, key: str) -> str:
+    def _stamp(self, kind: str, key: str) -> str:
         """Changes when a record is written anew; empty when there is none."""
         try:
             state = (self._folder(kind, key) / RECORD).stat()

@@ -31,14 +31,10 @@ class Problem:
 
 def verify(store: Store) -> Iterator[Problem]:
     """Everything that is wrong with the entries, checkpoints and index of a store; changes nothing."""
-    stamps: dict[tuple[str, str], str] = {}
     for folder in _folders(store.root / "entries"):
-        kind, key = folder.parts[-3], folder.name
-        problem = _entry_problem(folder, kind, key)
+        problem = _entry_problem(folder, folder.parts[-3], folder.name)
         if problem is not None:
             yield Problem(folder, problem)
-        else:
-            stamps[kind, key] = store.stamp(kind, key)
     for path in _strays(store.root / "entries"):
         yield Problem(path, "it is no part of an entry; delete it")
     for path in sorted((store.root / "scratch").glob("*/*")):
@@ -46,7 +42,7 @@ def verify(store: Store) -> Iterator[Problem]:
         if said is not None:
             yield Problem(path, said)
     path = store.root / "index.sqlite"
-    yield from (Problem(path, said) for said in index.wrong_rows(path, stamps, secret()))
+    yield from (Problem(path, said) for said in index.wrong_rows(path, secret()))
 
 
 def _folders(entries: Path) -> list[Path]:
