@@ -29,12 +29,17 @@ def filled(root: Path) -> Store:
     return store
 
 
-def flip(path: Path, seed: int) -> None:
-    """One bit of a file, in place, with its times put back."""
+def flip(path: Path, bit: int) -> None:
+    """One bit of a file, in place."""
     content = bytearray(path.read_bytes())
-    place = random.Random(seed).randrange(8 * len(content))
-    content[place // 8] ^= 1 << place % 8
+    content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
+
+
+def some_bits(path: Path, count: int) -> list[int]:
+    """Bits of a file, all of them when it has few."""
+    bits = range(8 * path.stat().st_size)
+    return list(bits) if len(bits) <= count else random.Random(path.name).sample(bits, count)
 
 
 def reseal(folder: Path, record: dict[str, Any]) -> None:

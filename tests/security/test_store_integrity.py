@@ -17,7 +17,7 @@ from leakscope.core.errors import UsageError
 from leakscope.core.spec import digest
 from leakscope.store import Store
 
-from .store_samples import GRID, KEY, OTHER, filled, flip, reseal
+from .store_samples import GRID, KEY, OTHER, filled, flip, reseal, some_bits
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -56,13 +56,13 @@ def test_one_flipped_bit_in_any_file_is_noticed(tmp_path: Path) -> None:
     }  # fmt: skip
     for path in files:
         whole = path.read_bytes()
-        for seed in range(16):
-            flip(path, seed)
+        for bit in some_bits(path, 16):
+            flip(path, bit)
             try:
                 noticed = [str(problem) for problem in verify(Store(store.root))]
             except UsageError as error:
                 noticed = [str(error)]
-            assert len(noticed) == 1, (path, seed, noticed)
+            assert len(noticed) == 1, (path, bit, noticed)
             path.write_bytes(whole)
     assert list(verify(Store(store.root))) == []
 
@@ -70,8 +70,8 @@ def test_one_flipped_bit_in_any_file_is_noticed(tmp_path: Path) -> None:
 def test_an_index_with_flipped_bits_never_tells_another_number(tmp_path: Path) -> None:
     store = filled(tmp_path)
     whole = (tmp_path / "index.sqlite").read_bytes()
-    for seed in range(150):
-        flip(tmp_path / "index.sqlite", seed)
+    for bit in some_bits(tmp_path / "index.sqlite", 150):
+        flip(tmp_path / "index.sqlite", bit)
         assert store.summaries("result") == {KEY: {"leak": 0.97}}
         (tmp_path / "index.sqlite").write_bytes(whole)
 
@@ -142,7 +142,7 @@ def test_putting_over_a_damaged_entry_replaces_it(tmp_path: Path) -> None:
     store = filled(tmp_path)
     entry = store.get("result", KEY)
     assert entry is not None
-    flip(entry.folder / "tensors.safetensors", 0)
+    flip(entry.folder / "tensors.safetensors", 8 * 150)
     store.put("result", KEY, {"summary": {"leak": 0.2}}, {"leak": torch.ones(2)})
     again = store.get("result", KEY)
     assert again is not None
@@ -288,6 +288,6 @@ def test_a_large_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, m
     for _ in range(3):
         entry.tensors()
     assert len(counted) == 1
-    flip(path, 0)
+    flip(path, 8 * 150)
     os.utime(path, (time.time() - 60, time.time() - 60))  # its times put back: the disk's own stamp still tells
     refused(entry.tensors, "changed")
