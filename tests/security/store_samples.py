@@ -37,9 +37,10 @@ def flip(path: Path, bit: int) -> None:
 
 
 def some_bits(path: Path, count: int) -> list[int]:
-    """Bits of a file, all of them when it has few."""
-    bits = range(8 * path.stat().st_size)
-    return list(bits) if len(bits) <= count else random.Random(path.name).sample(bits, count)
+    """Bits of a file that are in bytes that say something, all of them when there are few."""
+    said = [place for place, byte in enumerate(path.read_bytes()) if byte]
+    bits = [8 * place + bit for place in said for bit in range(8)]
+    return bits if len(bits) <= count else random.Random(path.name).sample(bits, count)
 
 
 def reseal(folder: Path, record: dict[str, Any]) -> None:

@@ -95,6 +95,14 @@ def test_a_picture_that_claims_billions_of_pixels_is_not_unpacked(tmp_path: Path
     refused(lambda: decoded(tmp_path / "bomb.png", "bomb.png"), "bomb.png")
 
 
+def test_a_real_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    """200 kB that unpack to 207 MB: Pillow alone would only warn."""
+    side = 8300
+    (tmp_path / "bomb.png").write_bytes(png(side, side, bytes(side * (3 * side + 1))))
+    assert (tmp_path / "bomb.png").stat().st_size < 300_000
+    refused(lambda: decoded(tmp_path / "bomb.png", "bomb.png"), "8300×8300 pixels", "scale it down")
+
+
 def test_a_picture_within_reason_that_lacks_its_pixels_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "short.png").write_bytes(png(64, 64, bytes(10)))
     refused(lambda: decoded(tmp_path / "short.png", "short.png"), "not a readable image")
