@@ -114,16 +114,20 @@ def read(
 ) -> ImageSet:
     """Decode `files` into one image set; they must agree in size unless they are resized."""
     arrays: list[NDArray[np.uint8]] = []
+    shapes: list[tuple[int, ...]] = []
     for file in files:
-        arrays.append(decoded(file, str(file), resize=resize, grey=grey))
-        if len(arrays) == 1:  # bytes of all, once in the list, once in one array, and four times as float
-            size = 6 * len(files) * arrays[0].size
+        array = decoded(file, str(file), resize=resize, grey=grey)
+        shapes.append(array.shape[:2])
+        if len(shapes) == 1:  # bytes of all, once in the list, once in one array, and four times as float
+            size = 6 * len(files) * array.size
             require_room(size, f"{name} ({len(files)} pictures)", "use fewer pictures or a smaller --resize")
-    sizes = Counter(array.shape[:2] for array in arrays)
+        if shapes[-1] == shapes[0]:  # others are only counted: the room was planned for this size
+            arrays.append(array)
+    sizes = Counter(shapes)
     if len(sizes) > 1:
         common = sizes.most_common(1)[0][0]
-        odd = next(position for position, array in enumerate(arrays) if array.shape[:2] != common)
-        (height, width), found = common, arrays[odd].shape
+        odd = next(position for position, shape in enumerate(shapes) if shape != common)
+        (height, width), found = common, shapes[odd]
         raise UsageError(
             f"{name} mixes image sizes: {files[odd]} is {found[1]}×{found[0]}, most are {width}×{height}; "
             "give one size with --resize"
