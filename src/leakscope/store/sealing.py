@@ -14,7 +14,7 @@ import hmac
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.core.errors import UsageError
@@ -87,12 +87,12 @@ class Seal:
         return Seal(self.kind, self.key, self.record, self.tensors, self.size, proof(self._body(), key))
 
     def _body(self) -> bytes:
-        plain = asdict(self)
+        plain = dict(vars(self))
         del plain["signature"]
         return json.dumps(plain, sort_keys=True).encode()
 
     def text(self) -> bytes:
-        plain = asdict(self)
+        plain = dict(vars(self))
         check = sha256(json.dumps(plain, sort_keys=True).encode())
         return json.dumps({**plain, "seal": check}, sort_keys=True).encode() + b"\n"
 
