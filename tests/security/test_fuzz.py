@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save
 
-from leakscope.core.errors import UsageError
+from leakscope.core.errors import UsageError, one_line
 from leakscope.core.spec import digest, parse
 from leakscope.core.yaml_text import parse_yaml
 from leakscope.data.decoding import decoded
@@ -54,7 +54,7 @@ def survives(work: Callable[[], object]) -> object | None:
         found = work()
     except UsageError as error:
         said = str(error)
-    assert "\n" not in said
+    assert said == one_line(said)
     assert len(said) < 2000
     assert time.monotonic() - start < PATIENCE
     return found
