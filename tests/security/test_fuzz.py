@@ -233,7 +233,8 @@ def test_yaml_trees(tree: Any) -> None:
     except yaml.YAMLError:
         return
     found = survives(lambda: parse_yaml(text, "x.yaml"))
-    assert found is None or found == tree
+    # PyYAML's own reader is the truth, not the tree: its writer loses some line breaks (U+0085).
+    assert found is None or found == yaml.safe_load(text)
 
 
 @fuzzed
