@@ -1,1 +1,0 @@
-"""Studies: finished audits become a page that says which published claims hold."""
