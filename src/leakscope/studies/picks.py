@@ -23,8 +23,8 @@ _NAMES = ("kind", "revision")
 class Weaker:
     """When a setting makes a defence weaker than its published form: below `least`, above `most`, or not `value`."""
 
-    least: float | None = None
-    most: float | None = None
+    least: int | float | None = None
+    most: int | float | None = None
     value: Any = None
 
     def found(self, given: Any) -> bool:

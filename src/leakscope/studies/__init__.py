@@ -1,0 +1,1 @@
+"""Studies: finished audits become a page that says which published claims hold."""
