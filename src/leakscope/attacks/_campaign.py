@@ -179,24 +179,31 @@ class Campaign:
         helds: dict[str, Held] = {"errors": Held.of_errors(errors, whole=whole)}
         if whole:
             helds["population"] = Held.of_pictures(self.releases.images(self.ours).flatten(1))
-        weights = self.effort.weights if thorough else (1.0,)
-        steps, most = self.effort.iterations
         before = float((first - truth).square().mean())
-        best, reached = Refinement(helds["errors"], "errors", 1.0, 0, before, before), first
-        for kind, weight in [(kind, weight) for weight in weights for kind in helds]:
-            pictures = refine(self.view, model, z, first, helds[kind], weight, steps)
+
+        def attempt(kind: str, weight: float, steps: int, start: Tensor | None = None) -> tuple[Refinement, Tensor]:
+            pictures = refine(self.view, model, z, first, helds[kind], weight, steps, start=start)
             error = float((pictures - truth).square().mean())
-            if error < best.error:
-                best, reached = Refinement(helds[kind], kind, weight, steps, error, before), pictures
+            return Refinement(helds[kind], kind, weight, steps, error, before), pictures
+
+        steps, most = self.effort.iterations
+        # A few steps show which prior is right and whether the gradient leads anywhere.
+        probes = [attempt(kind, 1.0, steps // 4) for kind in helds]
+        best, reached = min(probes, key=lambda probe: probe[0].error)
+        if best.error >= before:
+            return None
+        for weight in self.effort.weights if thorough else (1.0,):
+            found = attempt(best.kind, weight, steps)
+            if found[0].error < best.error:
+                best, reached = found
             if self.watch.over:
                 break
-        while thorough and best.iterations > 0 and 2 * best.iterations <= most and not self.watch.over:
+        while thorough and 2 * best.iterations <= most and not self.watch.over:
             # As many steps again; a run in one go keeps its memory of curvature and comes at least as far.
-            pictures = refine(self.view, model, z, first, best.held, best.weight, best.iterations, start=reached)
-            error = float((pictures - truth).square().mean())
-            if error > _HELPS * best.error:
+            longer, pictures = attempt(best.kind, best.weight, best.iterations, start=reached)
+            if longer.error > _HELPS * best.error:
                 break
-            best, reached = replace(best, iterations=2 * best.iterations, error=error), pictures
+            best, reached = replace(longer, iterations=2 * best.iterations), pictures
         return best if best.error < _HELPS * before else None
 
 
