@@ -26,7 +26,7 @@ _LARGEST = 2500  # side of the largest linear system; with more columns it caps 
 _PROBES = 32  # pictures on which a release is studied
 _TRIED = 32  # validation pictures on which a refinement is tried
 _HELPS = 0.98  # a refinement must bring the error down to this share
-_TIE = 0.005  # a gain of leak that is none
+_TIE = 0.005  # leak that twice the training must gain to be worth it
 SOLVED = 0.9995  # validation leak above which nothing is left to win
 
 
