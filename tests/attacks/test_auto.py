@@ -206,7 +206,7 @@ def test_the_encoder_alone_will_do() -> None:
             self.whole = small_split().model
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.cat((self.whole(x), 1e-4 * self.whole.features(x).flatten(1)), 1)  # type: ignore[operator,union-attr]
+            return torch.cat((self.whole(x), 1e-4 * self.whole.features(x).flatten(1)), 1)  # type: ignore[operator]
 
     split = SplitModel(nn.Sequential(Beside(), Function(lambda z: z[:, :CLASSES])), "0").eval()
     truth = smooth_images(12, "beside")

@@ -47,8 +47,8 @@ class Effort:
 class Watch:
     """CPU seconds, the leak that was reached after them, and whether they are used up."""
 
-    def __init__(self, limit: float | None, variance: float) -> None:
-        self._start = time.process_time()
+    def __init__(self, start: float, limit: float | None, variance: float) -> None:
+        self._start = start
         self._limit = limit
         self.variance = variance  # of validation pictures around the means of their classes
         self.anytime: list[tuple[float, float]] = []
@@ -98,6 +98,7 @@ class Campaign:
     @classmethod
     def begin(cls, view: View, effort: Effort, seconds: float | None, rng: torch.Generator) -> Campaign | None:
         """None when there are too few released pictures to learn from."""
+        start = time.process_time()
         releases = PublicReleases(view, rng)
         count = len(releases)
         if count < 8:
@@ -109,7 +110,14 @@ class Campaign:
         means = torch.stack([_mean(images[ours], labels[ours] == label) for label in labels[judged].tolist()])
         variance = float((images[judged] - means).square().mean())
         return cls(
-            view, effort, releases, rng, Watch(seconds, max(variance, 1e-12)), ours, judged, releases.draw(judged)
+            view,
+            effort,
+            releases,
+            rng,
+            Watch(start, seconds, max(variance, 1e-12)),
+            ours,
+            judged,
+            releases.draw(judged),
         )
 
     def read(self) -> tuple[Eyes, Judge, Tensor]:
