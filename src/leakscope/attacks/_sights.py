@@ -15,6 +15,7 @@ RELEASED = "released"
 _BEHIND = "behind "
 _WIDEST = 16384  # columns above which features are sketched
 _SKETCH = 4096  # columns of a sketch
+_ROUNDING = 1e-6  # of a feature's size, that single precision may make of nothing
 _FARTHEST = 12.0  # standard deviations at which an input of a network is cut off
 _STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 _BETTER = 0.75  # another sight must bring the error down to this share: networks make up for less
@@ -38,6 +39,19 @@ def look(view: View, z: Tensor, names: Iterable[str] | None = None) -> dict[str,
     return found if wanted is None else {name: found[name] for name in wanted}
 
 
+def feature_scale(flat: Tensor) -> Tensor:
+    """The deviation of every feature, not below what rounding in single precision makes of one that does not vary.
+
+    Rounding is about 10⁻⁷ of what was summed up, the size of the features themselves: scaled up to deviation one,
+    it would drown the rest, and it changes with the batch. Infinite for a feature that is constant.
+    """
+    deviation = flat.std(0, correction=0)
+    varying = deviation[deviation > 0]
+    typical = varying.median() if len(varying) else deviation.new_zeros(())
+    rounding = _ROUNDING * torch.maximum(typical, flat.mean(0).abs())
+    return torch.where(deviation > 0, torch.hypot(deviation, rounding), torch.inf)
+
+
 @dataclass(frozen=True)
 class Reader:
     """One sight as standardised columns: every feature has mean zero and deviation one, wide ones are sketched.
@@ -51,9 +65,7 @@ class Reader:
     @classmethod
     def of(cls, features: Tensor) -> Reader:
         flat = features.flatten(1).double()
-        center, deviation = flat.mean(0), flat.std(0, correction=0)
-        moves = deviation > 1e-9 * center.abs().clamp_min(1e-9)
-        return cls(center, torch.where(moves, deviation, torch.inf))
+        return cls(flat.mean(0), feature_scale(flat))
 
     def __call__(self, features: Tensor) -> Tensor:
         """Standardised features in the shape they came in, fit for a network."""
