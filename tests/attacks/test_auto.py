@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakscope.attacks._correction import Size
 from leakscope.attacks._linear import fit
 from leakscope.attacks._sights import Reader
 from leakscope.attacks.auto import Auto
@@ -246,6 +247,24 @@ def test_features_are_scaled_one_by_one() -> None:
     columns = Reader.of(z.double()).columns(z.double())
     torch.testing.assert_close(columns.std(0, correction=0).view(3, 4)[:, :3], torch.ones(3, 3, dtype=torch.float64))
     assert (columns.view(50, 3, 4)[..., 3] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "image"),
+    [
+        ((4, 7, 7), (1, 28, 28)),
+        ((17, 6), (3, 20, 12)),
+        ((9,), (1, 8, 8)),
+        ((5, 28, 16), (1, 28, 28)),
+        ((8,), (8, 1, 1)),
+    ],
+)
+def test_a_correction_begins_at_zero(shape: tuple[int, ...], image: tuple[int, int, int]) -> None:
+    """Maps, tokens, vectors, maps with mixed rows, points: before training the linear picture stands as it is."""
+    linear = torch.rand(2, *image)
+    change = Size(16, 1).build(shape, image, 0)(torch.randn(2, *shape), linear)
+    assert change.shape == linear.shape
+    assert (change == 0).all()
 
 
 def test_time_must_be_positive() -> None:
