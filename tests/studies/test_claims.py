@@ -122,7 +122,9 @@ def test_a_rival_weaker_than_published_decides_nothing() -> None:
 
 
 def test_at_equal_accuracy_a_collapse_is_no_excuse_and_no_accuracy_is_extrapolated() -> None:
-    claim = replace(LESS, left=Pick(("sca",), {"sparsity": ANY}), right=Pick(("gaussian",), free=("sigma",)), matched=True)
+    claim = replace(
+        LESS, left=Pick(("sca",), {"sparsity": ANY}), right=Pick(("gaussian",), free=("sigma",)), matched=True
+    )
     world = (
         World().add("sca:sparsity=0.1", 0.5, accuracy=0.95)
         .add("sca:sparsity=0.5", 0.3, accuracy=0.90, flags=(FlagId.ACCURACY_COLLAPSED,))
@@ -161,7 +163,9 @@ def test_constants_measured_figures_and_the_spread_of_trainings() -> None:
     assert verdict(world, destroyed) is Verdict.HOLDS
     assert verdict(World().add("sca", 0.3), destroyed) is Verdict.DOES_NOT_HOLD
     faster = Claim("time", "", "", OURS, TWIN, metric="seconds", minimum=0.0)
-    seconds = {key: (1.0 if "sca" in key else 2.0) + 0.01 * own.seed for key, own in ((t.key, t) for _, t in world.targets)}
+    seconds = {
+        key: (1.0 if "sca" in key else 2.0) + 0.01 * own.seed for key, own in ((t.key, t) for _, t in world.targets)
+    }
     assert verdict(world, faster, {"seconds": seconds}) is Verdict.HOLDS
     assert not asked(faster, world, {"seconds": {}})
     assert asked(LESS, world, {})

@@ -103,9 +103,7 @@ class World:
         return self
 
     def samples(self, pick: Pick) -> list[Sample]:
-        return [
-            Sample(own, tuple(self.results[own.key])) for variant, own in self.targets if pick.fits(variant, own)
-        ]
+        return [Sample(own, tuple(self.results[own.key])) for variant, own in self.targets if pick.fits(variant, own)]
 
     def values(self, of: AttackResult) -> dict[str, Tensor]:
         return self.tensors[of.key]

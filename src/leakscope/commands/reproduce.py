@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A published table; without one they are listed.")] = None,
-    list_: Annotated[bool, option("--list", help="Every table and figure of the papers: covered, or why not.", panel=RUN)] = False,
+    list_: Annotated[
+        bool, option("--list", help="Every table and figure of the papers: covered, or why not.", panel=RUN)
+    ] = False,
     scale: Annotated[
         ReproductionScale, option("--scale", help="small: two cores, about an hour; paper: its own sizes.", panel=RUN)
     ] = ReproductionScale.small,

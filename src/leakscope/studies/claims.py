@@ -22,6 +22,8 @@ from leakscope.studies.records import Decided
 #: Figures of single targets, by metric and key of the target.
 Measured = Mapping[str, Mapping[str, float]]
 ACCURACY = "accuracy"
+#: Fewer trainings do not tell how trainings differ.
+LEAST_SEEDS = 3
 
 #: What a blocking flag on the strongest attack of a side means for a claim.
 _DOUBTS = {
@@ -128,7 +130,8 @@ def asked(claim: Claim, source: Source, measured: Measured) -> bool:
         own = measured.get(metric)
         if not samples or (own is not None and not any(sample.target.key in own for sample in samples)):
             return False
-        if pick.attacks and not all(_of_kinds(sample, pick) for sample in samples):
+        needed = pick.attacks and not is_of_targets(metric, measured)
+        if needed and not all(_of_kinds(sample, pick) for sample in samples):
             return False
     return True
 
@@ -205,6 +208,9 @@ def evidence_for(claim: Claim, source: Source, measured: Measured | None = None)
             for side, (pick, _) in zip(sides, claim.sides, strict=True):
                 doubts += _doubts(claim, pick.title, side)
         found = [_side(side, metric, source, measured) for side, (_, metric) in zip(sides, claim.sides, strict=True)]
+        fewest = min(len(set(side.seeds)) for side in found)
+        if fewest < LEAST_SEEDS:
+            doubts.append(Doubt(DoubtKind.OTHER, f"{fewest} trainings of a side, and {LEAST_SEEDS} are the least"))
         return Evidence(_arranged(claim, found), doubts)
     except _NotMeasuredError as error:
         return Evidence(None, [Doubt(DoubtKind.NOT_MEASURED, str(error)), *doubts])

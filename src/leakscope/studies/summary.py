@@ -25,9 +25,7 @@ def _line(parts: list[Part]) -> tuple[str, str, str, str]:
     claims = [claim for part in parts for claim in part.claims]
     if not claims:
         return "–", "–", "–", "to be run again"
-    held, failed, unsure = (
-        [claim for claim in claims if claim.verdict is verdict] for verdict in Verdict
-    )
+    held, failed, unsure = ([claim for claim in claims if claim.verdict is verdict] for verdict in Verdict)
     named = [
         f"{len(own)}" + (f": {own[0].statement}" + (" and others" if len(own) > 1 else "") if own else "")
         for own in (held, failed)
