@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.core.spec import Plain, digest
-from leakscope.pipeline.job import Job
+from leakscope.experiments.job import Job
 from leakscope.runners.events import EventLog
 from leakscope.runners.runner import Outcome, Progress
 from leakscope.runners.schedule import Schedule, run_jobs

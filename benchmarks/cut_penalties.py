@@ -28,7 +28,7 @@ from leakscope.defenses.cem_logdet import CEMLogDet
 from leakscope.defenses.cem_slot import CEMSlot
 from leakscope.defenses.gaussian import Gaussian
 from leakscope.models.vgg11_sgm import VGG11SGM
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 
 BATCH, CLASSES, BAR = 128, 10, 1.05
 NOISE = Gaussian(0.025)

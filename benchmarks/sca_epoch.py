@@ -31,7 +31,7 @@ from leakscope.data.npz import read_npz
 from leakscope.defenses.none import NoDefense
 from leakscope.defenses.sca import Sca
 from leakscope.models.sca_net import ScaNet
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 
 BAR = 2.0
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
-from leakscope.core.results import Entry
+from leakscope.core.results import Finding
 from leakscope.data.images import from_torch
 from leakscope.experiments.audit import Audit, results_of
 from leakscope.experiments.config import AuditConfig
@@ -65,7 +65,7 @@ def attack(
     store: str | Path | None = None,
     device: str = "auto",
     **settings: Any,
-) -> list[Entry]:
+) -> list[Finding]:
     """Scores of attacks, without controls or verdict: for looking, not for claims. Arguments are those of `audit`."""
     plan = plan_for(model, data, cut, settings)
     with _workplace(store, device) as place:
@@ -106,7 +106,7 @@ def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: di
     return make_plan(config, data=images, architecture=Given.of(model) if isinstance(model, nn.Module) else None)
 
 
-def run_attacks(plan: Plan, place: Workplace, labour: Labour) -> list[Entry]:
+def run_attacks(plan: Plan, place: Workplace, labour: Labour) -> list[Finding]:
     """Every attack of a plan on every target, scored, with the flags that results raise against each other."""
     run_all([plan], plan_jobs(plan, controls=False), place, labour)
     results = [result for target in plan.targets for result in results_of(plan, target, place.store)]

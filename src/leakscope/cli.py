@@ -63,7 +63,8 @@ def _attacks(names: list[str] | None) -> Any:
         return None
     from leakscope.auditing.suites import SUITES
 
-    return names[0] if len(names) == 1 and names[0] in SUITES else names
+    known = {name for own in SUITES.values() for name in own}
+    return names[0] if len(names) == 1 and names[0] in known else names
 
 
 @app.command()
@@ -236,7 +237,7 @@ def attack(
         entries = run_attacks(plan, place, Labour())
     if out is not None:
         rebuilt = {e.result.key: read_rebuilt(place.store, e.result.reconstruction).images for e in entries}
-        write_reconstructions(plan.scene.victims, rebuilt, out)
+        write_reconstructions(plan.scene.first_victims, rebuilt, out)
     if json_:
         print_json([{"target": to_json(e.target), "result": to_json(e.result)} for e in entries])
     else:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakscope.core import progress
-from leakscope.core.results import AuditReport, Entry, Summary
+from leakscope.core.results import AuditReport, Finding, Summary
 from leakscope.core.words import Verdict
 
 _ERROR = Console(stderr=True)
@@ -98,7 +98,7 @@ def _interval(summary: Summary) -> str:
     return f"{summary.mean:.3f} [{summary.low:.3f}, {summary.high:.3f}]"
 
 
-def print_scores(entries: Sequence[Entry]) -> None:
+def print_scores(entries: Sequence[Finding]) -> None:
     """A table of results, most leaking first within each target."""
     table = Table(box=None, pad_edge=False)
     names = [name for name in entries[0].result.metrics if name != "leak"] if entries else []
@@ -119,7 +119,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "y
 
 def print_audit(report: AuditReport, out: Path) -> None:
     """Scores, verdict, and where the report is."""
-    print_scores([Entry(report.target(result.target).record, result) for result in report.results])
+    print_scores([Finding(report.target(result.target).record, result) for result in report.results])
     console = Console(highlight=False, soft_wrap=True)
     for flag in report.flags:
         console.print(f"flag: {flag.id} ({flag.where}): {flag.explanation}", markup=False)

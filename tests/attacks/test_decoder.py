@@ -106,7 +106,7 @@ def test_ssim_is_that_of_scikit_image() -> None:
 
 def test_perceptual_loss_is_lpips(shared_data: Path) -> None:
     """Zero at the truth, growing with the noise, and differentiable for grey and small pictures."""
-    perceptual = Perceptual(str(shared_data / "weights" / "lpips-alexnet-v0.1.safetensors"))
+    perceptual = Perceptual(str(shared_data / "weights" / "lpips-alexnet-v0.1.safetensors"), CPU)
     image = smooth_images(2, "lpips", (3, 64, 64))
     noisy = (image + 0.2 * torch.randn(image.shape, generator=seeds.generator(0, "n"))).clamp(0, 1)
     assert perceptual.distance(image, image).abs().max() < 1e-6

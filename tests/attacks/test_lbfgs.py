@@ -11,7 +11,7 @@ from scipy.optimize import minimize as scipy_minimize
 from scipy.optimize import rosen, rosen_der
 from torch import Tensor
 
-from leakscope.attacks._lbfgs import minimise
+from leakscope.attacks.peeling.lbfgs import minimise
 from leakscope.core import seeds
 
 

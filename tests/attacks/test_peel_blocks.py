@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks._blocks import take_apart
 from leakscope.attacks._pictures import PictureSpace
+from leakscope.attacks.peeling.take_apart import take_apart
 from leakscope.core import seeds
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.errors import UsageError

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks._chain import Block
-from leakscope.attacks._invert import injectivity, invert, solve_pattern
-from leakscope.attacks._krylov import Anderson, cgls, gmres
-from leakscope.attacks._pieces import IDENTITY, Affine, Products, Rectifier, affine
 from leakscope.attacks.e2e_lbfgs import EndToEnd
 from leakscope.attacks.embedding import EmbeddingInversion
 from leakscope.attacks.peel import Peel
 from leakscope.attacks.peel_exact import PeelExact, block_inputs
+from leakscope.attacks.peeling.chain import Block
+from leakscope.attacks.peeling.invert import injectivity, invert, solve_pattern
+from leakscope.attacks.peeling.krylov import Anderson, cgls, gmres
+from leakscope.attacks.peeling.pieces import IDENTITY, Affine, Products, Rectifier, affine
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed, Prepared, Reconstruction
 from leakscope.core.defense import Defense

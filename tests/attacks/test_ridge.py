@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge as SklearnRidge
 from torch import Tensor, nn
 
-from leakscope.attacks.ridge import Ridge, _Spectrum
+from leakscope.attacks._spectrum import Spectrum
+from leakscope.attacks.ridge import Ridge
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
 from leakscope.core.data import ImageSet
@@ -75,7 +76,7 @@ def test_weights_are_those_of_scikit_learn(features: int) -> None:
     z = torch.randn(30, features, generator=rng, dtype=torch.float64)
     x = torch.randn(30, 4, generator=rng, dtype=torch.float64)
     centred, targets = z - z.mean(0), x - x.mean(0)
-    fit = _Spectrum.of(centred)
+    fit = Spectrum.of(centred)
     assert fit.dual == (features == 60)
     expected = SklearnRidge(alpha=0.7).fit(z.numpy(), x.numpy())
     np.testing.assert_allclose(fit.solve(centred, targets, 0.7)["weights"].numpy().T, expected.coef_, atol=1e-6)
@@ -95,7 +96,7 @@ def test_left_out_error_is_that_of_refitting(draws: int, features: int) -> None:
         out[picture * draws : (picture + 1) * draws] = True
         model = SklearnRidge(alpha=strength).fit(z[~out].numpy(), x[~out].numpy())
         errors.append(((model.predict(z[out].numpy()) - x[out].numpy()) ** 2).sum(1))
-    fast = _Spectrum.of(z - z.mean(0)).left_out_error(x - x.mean(0), strength, draws)
+    fast = Spectrum.of(z - z.mean(0)).left_out_error(x - x.mean(0), strength, draws)
     assert fast == pytest.approx(float(np.concatenate(errors).mean()), rel=1e-8)
 
 
@@ -127,7 +128,7 @@ def test_large_weights_stay_in_two_factors(monkeypatch: pytest.MonkeyPatch) -> N
     seen = TestRidge().seen(Ridge())
     images = []
     for limit in (2**26, 0):
-        monkeypatch.setattr("leakscope.attacks.ridge._WEIGHT_ELEMENTS", limit)
+        monkeypatch.setattr("leakscope.attacks._spectrum._WEIGHT_ELEMENTS", limit)
         view = small_view(Ridge.needs, public=60)
         prepared = Ridge().prepare(view, seeds.generator(0, "p"))
         assert ("coefficients" in prepared.tensors) == (limit == 0)

@@ -112,17 +112,17 @@ def test_train_then_attack_uses_what_was_trained(
     assert run(app, ["attack", *chosen, *place, "--attack", "ridge", "--victims", "8"]) == 0
     rows = _json(capsys)
     assert isinstance(rows, list)
-    assert rows[0]["target"] == trained[0]["key"]
+    assert rows[0]["target"]["key"] == trained[0]["key"]
     assert sorted(path.name for path in store.glob("entries/trained/*/*")) == before
     pictures = load_file(Path(place[3]) / "reconstructions.safetensors")
-    assert pictures["truth"].shape == pictures[rows[0]["key"]].shape == (8, 1, 8, 8)
+    assert pictures["truth"].shape == pictures[rows[0]["result"]["key"]].shape == (8, 1, 8, 8)
     assert (Path(place[3]) / "sheet.png").exists()
     # The same weights from a file give the same network, trained or not.
     weights = ["--data", "digits", "--cut", "features.2", "--weights", str(saved), "--json", "--attack", "ridge"]
     assert run(app, ["attack", *weights, *place[:2], "--victims", "8"]) == 0
     again = _json(capsys)
     assert isinstance(again, list)
-    assert again[0]["metrics"] == rows[0]["metrics"]
+    assert again[0]["result"]["metrics"] == rows[0]["result"]["metrics"]
 
 
 def test_own_model_weights_and_pictures(tmp_path: Path, place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_own_model_weights_and_pictures(tmp_path: Path, place: list[str], capsys
     document = _json(capsys)
     assert code in (0, 4)
     assert isinstance(document, dict)
-    assert document["results"][0]["cut"] == "features.3"
+    assert document["targets"][0]["record"]["cut"] == "features.3"
     assert not list((Path(place[1]) / "entries").glob("trained/*"))
 
 
@@ -175,7 +175,7 @@ def test_networks_of_others_with_random_weights(
 
 
 def test_the_published_schema_is_current() -> None:
-    from leakscope.pipeline.config import AuditConfig
+    from leakscope.experiments.config import AuditConfig
 
     published = json.loads((ROOT / "docs" / "audit-config.schema.json").read_text())
     assert published == AuditConfig.model_json_schema(), "run: leakscope schema > docs/audit-config.schema.json"
@@ -195,7 +195,7 @@ UNAVAILABLE = {"tldmi_celeba.yaml": "celeba"}  # nobody may pass it on
 
 def _planned(path: Path, *options: str) -> int:
     """Exit code of a dry run; published sizes take minutes to plan, so the small ones are where there are any."""
-    from leakscope.pipeline.config import AuditConfig, read_yaml
+    from leakscope.experiments.config import AuditConfig, read_yaml
 
     if path.name.startswith("bench"):
         return run(app, ["bench", str(path), "--dry-run", *options])
@@ -225,7 +225,7 @@ def test_configurations_on_real_data_can_be_planned(path: Path, shared_data: Pat
 def test_configurations_say_which_data_they_miss(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from leakscope.pipeline.config import read_yaml
+    from leakscope.experiments.config import read_yaml
 
     monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -238,7 +238,7 @@ def test_configurations_say_which_data_they_miss(
 
 
 def test_runtime_errors_are_three_not_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import leakscope.pipeline.plan as plan
+    import leakscope.experiments.plan as plan
 
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("a bug of ours")

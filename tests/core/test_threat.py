@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.core.data import ImageSet
+from leakscope.core.defense import Defense
 from leakscope.core.errors import NotGranted, UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.seeds import ambient, generator
-from leakscope.core.threat import Access, Encoder, QueriesExhausted, ThreatModel, grant
+from leakscope.core.threat import Access, Encoder, Oracle, QueriesExhausted, ThreatModel, grant
 
 CPU = torch.device("cpu")
 
@@ -76,3 +77,82 @@ def test_a_query_budget_is_never_exceeded(target: SplitModel, public: ImageSet, 
 def test_a_threat_model_says_what_is_missing() -> None:
     with pytest.raises(UsageError, match=r"search needs encoder; the threat model grants: features"):
         ThreatModel(frozenset({Access.FEATURES})).require(frozenset({Access.ENCODER}), "search")
+
+
+class Shift(Defense):
+    """Adds one to every feature."""
+
+    def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
+        return z + 1
+
+
+def test_whoever_holds_the_encoder_answers_queries_at_home(target: SplitModel, public: ImageSet) -> None:
+    target.defense = Shift()
+    access = frozenset({Access.FEATURES, Access.ENCODER})
+    view = _view(target, public, access=access, queries=0)
+    assert torch.equal(view.query(public.images), target.encode(public.images) + 1)  # type: ignore[attr-defined]
+    assert view.budget.spent == 0  # type: ignore[attr-defined]
+    ThreatModel(access).require(frozenset({Access.FEATURES, Access.QUERY}), "ridge")
+    with pytest.raises(UsageError, match="needs query"):
+        ThreatModel(frozenset({Access.FEATURES})).require(frozenset({Access.QUERY}), "ridge")
+
+
+def test_the_servers_half_runs_on_features_alone(target: SplitModel, public: ImageSet) -> None:
+    """Without the encoder; in one batch; the last layer gives the scores."""
+    view = _view(target, public, access=frozenset({Access.FEATURES, Access.HEAD}))
+    z = target.encode(public.images)
+    outputs = view.behind(z)  # type: ignore[attr-defined]
+    assert list(outputs) == ["3", "4"]
+    assert torch.equal(outputs["3"], z.flatten(1))
+    assert torch.equal(outputs["4"], target(public.images))
+    for name in ("encoder", "network"):
+        with pytest.raises(NotGranted):
+            getattr(view, name)
+
+
+def test_layers_behind_a_cut_inside_a_block_are_seen_once(public: ImageSet) -> None:
+    """A residual block behind the cut, a layer that works in place, a batch that the server puts in order."""
+
+    class Server(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.back = Unshuffle()
+            self.relu = nn.ReLU(inplace=True)
+            self.out = nn.Linear(36, 4)
+
+        def forward(self, z: Tensor) -> Tensor:
+            z = self.back(z)
+            scores: Tensor = self.out(z + self.relu(z.clone()))
+            return scores
+
+    class Unshuffle(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return z.flip(0)
+
+    with ambient(0, "behind"):
+        split = SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(36, 36), Server()), "1").eval()
+    view = _view(split, public, access=frozenset({Access.HEAD}))
+    z = split.encode(public.images)
+    outputs = view.behind(z)  # type: ignore[attr-defined]
+    assert list(outputs) == ["2.back", "2.relu", "2.out"]
+    assert torch.equal(outputs["2.back"], z.flip(0))
+    assert torch.equal(outputs["2.relu"], z.flip(0).relu())
+
+
+def test_an_unknown_defence_is_nowhere_in_the_view(target: SplitModel, public: ImageSet) -> None:
+    target.defense = Shift()
+    view = _view(target, public, knows_defense=False)
+    pending: list[object] = [vars(view)]
+    seen: set[int] = set()
+    while pending:  # the oracle answers for the real target; nobody may look inside it
+        item = pending.pop()
+        if id(item) in seen or isinstance(getattr(item, "__self__", None), Oracle):
+            continue
+        seen.add(id(item))
+        assert not isinstance(item, Shift)
+        if isinstance(item, dict):
+            pending += [*item.values()]
+        elif isinstance(item, nn.Module) or type(item).__module__.startswith("leakscope"):
+            pending += [*getattr(item, "__dict__", {}).values(), getattr(item, "__self__", None)]
+    assert torch.equal(view.network.run(public.images).released, target.encode(public.images))  # type: ignore[attr-defined]
+    assert torch.equal(view.query(public.images), target.encode(public.images) + 1)  # type: ignore[attr-defined]

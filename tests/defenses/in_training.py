@@ -12,7 +12,7 @@ import torch
 from leakscope.core import seeds
 from leakscope.core.defense import build_defense
 from leakscope.core.model import SplitModel
-from leakscope.pipeline.train import History, Training, _Run, train
+from leakscope.experiments.training import History, Training, _Run, train
 from leakscope.testing.synthetic import CPU, image_set, small_split
 
 TRAINING = Training(epochs=2, batch=8, optimizer="sgd", learning_rate=0.01)

@@ -17,7 +17,7 @@ from leakscope.defenses.gong import Gong
 from leakscope.defenses.gong_continual import GongContinual
 from leakscope.defenses.label_smoothing import LabelSmoothing
 from leakscope.defenses.mid import Mid
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 from leakscope.testing import DefenseContract
 from leakscope.testing.synthetic import CPU, image_set
 
@@ -47,7 +47,7 @@ class TestBidoHsic(DefenseContract):
 
 
 class TestBidoCoco(DefenseContract):
-    @pytest.fixture(params=[BidoCoco(), BidoCoco(norm="frobenius")], ids=repr)
+    @pytest.fixture(params=[BidoCoco(), BidoCoco(norm="spectral")], ids=repr)
     def defense(self, request: pytest.FixtureRequest) -> Defense:
         made: Defense = request.param
         return made

@@ -15,7 +15,7 @@ from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, Step, build_defense
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.pipeline.train import Training, train
+from leakscope.experiments.training import Training, train
 from leakscope.testing.synthetic import CPU, SHAPE, smooth_images
 
 #: Every defence at the cut, at once active: no warm-up, and more clusters or slots than a class has samples.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from leakscope.metrics import alexnet
+from leakscope.nn import alexnet
 
 
 @pytest.fixture(scope="session")

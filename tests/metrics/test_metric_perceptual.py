@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import Reference
-from leakscope.metrics import alexnet, perceptual
+from leakscope.metrics import perceptual
 from leakscope.metrics.perceptual import LearnedPerceptualDistance, PerceptualSimilarity
+from leakscope.nn import alexnet
 
 
 def lpips(guess: Tensor, truth: Tensor, root: Path) -> Tensor:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from statistics import fmean, stdev
+
 import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
 
+from leakscope.core.metric import METRICS
 from leakscope.core.seeds import generator
-from leakscope.metrics.recognition import MEASURES, Judged, neighbourhoods, recognition
+from leakscope.core.spec import describe
+from leakscope.experiments.experiment import score_key
+from leakscope.metrics import recognition as measures
+from leakscope.metrics.recognition import Judged, neighbourhoods
+
+OURS = [METRICS.build(name) for name in METRICS if METRICS[name].goal == "identities"]
+
+
+def recognition(it: Judged) -> dict[str, torch.Tensor]:
+    return measures.recognition(it, OURS)
 
 
 def judged(k: int = 4, m: int = 3, classes: int = 7, d: int = 5, per_class: int = 6) -> Judged:
@@ -28,7 +41,7 @@ def test_every_measure_equals_a_loop_over_pictures() -> None:
     got = recognition(it)
     for i, identity in enumerate(it.classes.tolist()):
         own = it.private[it.labels == identity]
-        rows: dict[str, list[float]] = {name: [] for name, measure in MEASURES.items() if not measure.of_set}
+        rows: dict[str, list[float]] = {metric.name: [] for metric in OURS if not metric.of_set}
         for j in range(it.scores.shape[1]):
             ranking = it.scores[i, j].argsort(descending=True).tolist()
             says = int(it.believed[i, j]) == identity
@@ -80,12 +93,30 @@ def test_neighbourhoods_equal_a_form_with_sklearn(k: int) -> None:
     assert got.coverage == pytest.approx(sum(any(row) for row in in_real) / 30)
 
 
+def test_neighbourhoods_of_one_distribution_have_their_known_expectations() -> None:
+    """Naeem et al., 2020: E density = 1 and E coverage = 1 − Π_{i≤k} (N − i)/(N + M − i), for any distribution."""
+    n, m, k, rng = 20, 15, 3, generator(2, "same")
+    found = [neighbourhoods(torch.randn(n, 2, generator=rng), torch.randn(m, 2, generator=rng), k) for _ in range(400)]
+    expected = 1 - math.prod((n - i) / (n + m - i) for i in range(1, k + 1))
+    for values, truth in (([f.density for f in found], 1.0), ([f.coverage for f in found], expected)):
+        assert fmean(values) == pytest.approx(truth, abs=4 * stdev(values) / len(values) ** 0.5)
+
+
+def test_a_collapsed_attack_has_precision_and_density_but_no_recall() -> None:
+    real = torch.arange(10.0)[:, None]
+    fake = torch.full((6, 1), 4.5)
+    got = neighbourhoods(real, fake, 1)
+    # Balls of radius 1 around 4 and 5 hold 4.5; fake balls have radius 0.
+    assert got == (1.0, 0.0, 2.0, pytest.approx(0.2))
+
+
 def test_set_measures_look_at_all_reconstructions_together() -> None:
     it = judged()
     private = it.private[torch.isin(it.labels, it.classes)]
     got = recognition(it)
     whole = neighbourhoods(private, it.features.flatten(0, 1))
-    assert (got["precision"].item(), got["coverage"].item()) == pytest.approx((whole.precision, whole.coverage))
+    for name, value in whole._asdict().items():
+        assert got[name].item() == pytest.approx(value), name
     same = Judged(**{**vars(it), "features": private[:24].view(4, 6, 5), "scores": torch.zeros(4, 6, 7),
                      "believed": torch.zeros(4, 6, dtype=torch.long)})  # fmt: skip
     assert recognition(same)["fid:evaluator"].item() == pytest.approx(0, abs=1e-6)
@@ -94,3 +125,14 @@ def test_set_measures_look_at_all_reconstructions_together() -> None:
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(ValueError, match="neighbours need"):
         neighbourhoods(torch.zeros(3, 2), torch.zeros(9, 2))
+
+
+def test_a_changed_formula_changes_the_key_of_its_scores() -> None:
+    """A bumped revision reaches the key, so that old results are not reused."""
+    plain = [describe(metric) for metric in OURS]
+    assert all(entry["revision"] == 1 for entry in plain)
+
+    class Revised(type(OURS[0])):  # type: ignore[misc]
+        revision = 2
+
+    assert score_key("a", OURS, None) != score_key("a", [Revised(), *OURS[1:]], None)

@@ -19,6 +19,7 @@ from leakscope.core.errors import UsageError
 from leakscope.core.prior import PRIORS, Generator, Prior, PriorField, PriorPlan, PriorState
 from leakscope.core.seeds import generator
 from leakscope.core.spec import describe, validated
+from leakscope.nn.style_space import from_p, to_p
 from leakscope.priors import _game
 from leakscope.priors.dcgan import Dcgan
 from leakscope.priors.kedmi_gan import KedmiGan
@@ -119,7 +120,7 @@ def test_styles_give_the_pictures_of_latents(prior: Prior) -> None:
     assert w.shape == (3, made.style)
     torch.testing.assert_close(made.from_style(w), made.decode(z))
     torch.testing.assert_close(made.from_style(w[:, None].expand(-1, made.layers, -1)), made.decode(z))
-    torch.testing.assert_close(made.from_p(made.to_p(w)), w)
+    torch.testing.assert_close(from_p(made, to_p(made, w)), w)
     assert prior.has_mapping == (made.slope != 1)
 
 
@@ -177,9 +178,8 @@ def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(
 
     with pytest.raises(UsageError, match="belongs to another prior"):
         _fit(prior, seed=1, checkpoint=tmp_path)
-    saved.write_bytes(b"half a file")
-    with pytest.raises(UsageError, match="is unreadable"):
-        _fit(prior, checkpoint=tmp_path)
+    saved.write_bytes(b"half a file")  # thrown away with a word; the fit begins again
+    assert _same(whole.tensors, _fit(prior, checkpoint=tmp_path).tensors)
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 64, 64)])

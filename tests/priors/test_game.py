@@ -8,8 +8,9 @@ from torch import nn
 from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.seeds import generator
+from leakscope.nn.averages import follow, warmed_up
 from leakscope.priors._convolutional import Upward, ladder, recalibrate
-from leakscope.priors._game import Players, follow
+from leakscope.priors._game import Players
 from leakscope.priors._opening import imitate_components
 from leakscope.priors.linear import Linear
 from leakscope.testing.synthetic import CPU, smooth_images
@@ -25,7 +26,7 @@ def test_the_average_is_the_recursion_it_claims_to_be() -> None:
                 network.running_mean.normal_()  # type: ignore[union-attr]
             beta = min(0.6, (1 + step) / (10 + step))
             truth = beta * truth + (1 - beta) * network.weight.detach().double()
-            follow(average, network, 0.6, step)
+            follow(average, network, warmed_up(0.6, step))
     torch.testing.assert_close(average.weight.detach().double(), truth, atol=1e-6, rtol=1e-6)
     assert torch.equal(average.running_mean, network.running_mean)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.seeds import generator
-from leakscope.priors._losses import LOSSES, gradient_penalty, zero_centred_penalty
+from leakscope.nn.adversarial import LOSSES, gradient_penalty, zero_centred_penalty
 
 REAL, FAKE = torch.tensor([2.0, 0.5]), torch.tensor([-3.0, 0.0])
 

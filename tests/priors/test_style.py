@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from leakscope.core import seeds
 from leakscope.core.seeds import generator
+from leakscope.nn.style_space import from_p, style_bounds, to_p
 from leakscope.priors._mapping import Mapping
 from leakscope.priors._styled import StyledGenerator
 from leakscope.priors.style import Modulated, Style, StyleNetwork
@@ -26,23 +27,23 @@ def test_the_p_space_undoes_the_last_rectifier() -> None:
     before = z * (z.square().mean(1, keepdim=True) + 1e-8).rsqrt()
     before = F.leaky_relu(mapping.get_submodule("fc0")(before), 0.2) * 2**0.5
     before = mapping.get_submodule("fc1")(before) * 2**0.5  # what the last rectifier reads, with its gain
-    p = made.to_p(made.to_style(z))
+    p = to_p(made, made.to_style(z))
     torch.testing.assert_close(p, before, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(made.from_p(p), made.to_style(z))
+    torch.testing.assert_close(from_p(made, p), made.to_style(z))
 
 
 def test_bounds_hold_two_thirds_of_each_coordinate() -> None:
     made = _styled()
-    low, high, deviation = made.style_bounds(20000, generator(0, "bounds"), batch=3000)
+    low, high, deviation = style_bounds(made, 20000, generator(0, "bounds"), batch=3000)
     w = made.to_style(made.sample(20000, generator(1, "z")))
     # P is nearly Gaussian: 68 % lie within a deviation. W is not, but the map is monotone.
     inside = ((w >= low) & (w <= high)).float().mean(0)
     assert inside.min() > 0.6
     assert inside.max() < 0.76
-    p = made.to_p(w)
+    p = to_p(made, w)
     torch.testing.assert_close(deviation, p.std(0), rtol=0.03, atol=0)
-    torch.testing.assert_close(made.to_p(high), p.mean(0) + p.std(0), rtol=0.03, atol=0.03)
-    wide_low, wide_high, _ = made.style_bounds(20000, generator(0, "bounds"), deviations=3)
+    torch.testing.assert_close(to_p(made, high), p.mean(0) + p.std(0), rtol=0.03, atol=0.03)
+    wide_low, wide_high, _ = style_bounds(made, 20000, generator(0, "bounds"), deviations=3)
     assert (wide_low < low).all()
     assert (wide_high > high).all()
 

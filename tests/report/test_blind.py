@@ -75,3 +75,8 @@ def test_answers_of_another_sheet_are_refused(folder: Path) -> None:
     (folder / "answers.json").write_text('{"answers": []}')
     with pytest.raises(UsageError, match="no answers"):
         score_blind(key_file, folder / "answers.json")
+    for wrong in ("[]", '{"answers": [{"trial": 1, "choice": "both"}]}', '{"answers": [{"trial": 1}]}'):
+        (folder / "answers.json").write_text(wrong)
+        with pytest.raises(UsageError, match="make it again") as caught:
+            score_blind(key_file, folder / "answers.json")
+        assert "\n" not in str(caught.value)

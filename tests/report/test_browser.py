@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,8 @@ frame.onload = async () => {{
     images: images.length, broken: images.filter(image => image.naturalWidth === 0).length,
     paper: getComputedStyle(page.body).backgroundColor,
     tall: page.querySelector("#verdict").getBoundingClientRect().height,
+    labels: [...page.querySelectorAll("#trade-off .label, #trade-off [class$=-name]:not(.axis-name)")]
+      .map(e => e.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom]),
   }});
 }};
 </script>"""
@@ -72,11 +76,10 @@ def measure(tmp_path: Path, page: Path, width: int, *flags: str) -> dict[str, An
         profile = tmp_path / f"profile-{budget}"
         dom, console = browse(profile, harness.as_uri(), window, *flags, budget=budget)
         assert console == []
-        title = re.search(r"<title>(.*?)</title>", dom)
-        assert title is not None
-        if title[1] != "waiting":
+        (title,) = re.findall(r"<title>(.*?)</title>", dom)
+        if title != "waiting":
             break
-    measured: dict[str, Any] = json.loads(html.unescape(title[1]))
+    measured: dict[str, Any] = json.loads(html.unescape(title))
     return measured
 
 
@@ -86,7 +89,27 @@ def test_it_fits_and_its_pictures_load(tmp_path: Path, page: Path, width: int) -
     assert width - 20 <= seen["width"] <= width  # less a scroll bar
     assert seen["folded"] == seen["unfolded"] == seen["width"]
     assert seen["outside"] == []
-    assert (seen["images"], seen["broken"]) == (12 * 9 * 2, 0)
+    assert (seen["images"], seen["broken"]) == (4 * 2 + 12 * 9 * 2, 0)
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("count", [2, 8, 20])
+def test_labels_of_the_plot_do_not_overlap_as_drawn(tmp_path: Path, width: int, count: int) -> None:
+    """In the browser's own font, which the estimate of their widths does not know."""
+    report, pictures = sample()
+    targets, results = [], []
+    for place in range(count):
+        model = report.targets[place % 4]
+        key = f"{place:024x}"
+        record = replace(model.record, key=key, accuracy=0.9 + 0.004 * (place * 7 % count))
+        targets.append(replace(model, record=record, strongest=f"{key}-decoder"))
+        leak = report.result(f"{model.record.key}-decoder")
+        results.append(replace(leak, key=f"{key}-decoder", target=key))
+    crowded = replace(report, targets=tuple(targets), results=tuple(results), pictures={})
+    seen = measure(tmp_path, write(save(tmp_path / "audit", crowded, pictures))[0], width)
+    assert len(seen["labels"]) == count + 2, "with the floor and the limit"
+    for (left, top, right, bottom), (x0, y0, x1, y1) in itertools.combinations(seen["labels"], 2):
+        assert left >= x1 or x0 >= right or top >= y1 or y0 >= bottom
 
 
 def test_it_is_dark_when_the_reader_prefers_dark(tmp_path: Path, page: Path) -> None:

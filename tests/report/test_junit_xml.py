@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
+from leakscope.core.results import AuditReport
+from leakscope.core.words import VERDICTS
 from leakscope.report import junit
-from leakscope.report.words import VERDICTS
 
 from .sample import many, sample, with_verdict
 
 
-def parsed(audit: dict[str, Any]) -> ElementTree.Element:
+def parsed(audit: AuditReport) -> ElementTree.Element:
     suite = ElementTree.fromstring(junit(audit).encode()).find("testsuite")
     assert suite is not None
     return suite
@@ -34,16 +35,15 @@ def test_the_colour_is_the_verdicts(verdict: str, expected: tuple[int, int]) -> 
     assert int(suite.get("skipped", -1)) == 1  # the canary was not run
     assert int(suite.get("tests", -1)) == len(suite.findall("testcase")) == 12 + 3 + 1
     for found in suite.findall("testcase/failure") + suite.findall("testcase/error"):
-        assert found.get("message") == audit["sentence"]
+        assert found.get("message") == audit.sentence
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("passed", [True, False, None])
 def test_red_exactly_when_the_exit_code_is_not_zero(verdict: str, passed: bool | None) -> None:
     audit = with_verdict(sample()[0], verdict)
-    for control in audit["controls"].values():
-        control["passed"] = passed
-    assert (sum(red(parsed(audit))) > 0) == (audit["exit_code"] != 0)
+    audit = replace(audit, controls=tuple(replace(control, passed=passed) for control in audit.controls))
+    assert (sum(red(parsed(audit))) > 0) == (audit.exit_code != 0)
 
 
 def test_cases_are_distinct_and_carry_scores() -> None:
@@ -55,8 +55,7 @@ def test_cases_are_distinct_and_carry_scores() -> None:
 
 
 def test_what_xml_cannot_hold_is_replaced() -> None:
-    audit = with_verdict(sample()[0], "fail")
-    audit["sentence"] = "a\x00b\x1b[31m <&> \ud800 \U0001f600"
+    audit = replace(with_verdict(sample()[0], "fail"), sentence="a\x00b\x1b[31m <&> \ud800 \U0001f600")
     failure = parsed(audit).find("testcase/failure")
     assert failure is not None
     assert failure.get("message") == "a\ufffdb\ufffd[31m <&> \ufffd \U0001f600"

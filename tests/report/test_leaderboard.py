@@ -1,27 +1,20 @@
-"""A leaderboard says what its results say, in four formats, and cannot be made to run what they contain."""
+"""A leaderboard says what its results say, compares like with like, and never believes what is in doubt."""
 
 from __future__ import annotations
 
-import csv
-import html
-import io
-import json
-import re
-import shlex
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+from dataclasses import replace
+from statistics import fmean
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from leakscope.commands.leaderboard import write_leaderboard
 from leakscope.core.errors import UsageError
-from leakscope.report.leaderboard import Section, sections
-from leakscope.report.results import read_results
-from leakscope.store import Store
+from leakscope.core.words import FLAGS, FlagId
+from leakscope.report.leaderboard import Section, command, sections
+from leakscope.report.results import Entry, choose, parse_filters
 
-from .board import add, put, summary
+from .board import entry
 
 #: leak under ridge and decoder, accuracy; a little different on every seed
 RIVALS = {
@@ -32,44 +25,192 @@ RIVALS = {
 }
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    root = Store(tmp_path / "store").root
+def rivals(doubted: str = "", *flags: FlagId, attack: str = "decoder", seeds: int = 3) -> list[Entry]:
+    """Four defences, two attacks; the named defence's results of one attack are flagged at seed 1."""
+    made = []
     for defense, (ridge, decoder, accuracy) in RIVALS.items():
-        for seed in range(3):
-            shift = 0.004 * seed
-            for attack, leak in (("ridge", ridge), ("decoder", decoder)):
-                said = summary(defense, attack, seed, leak + shift, accuracy - 0.001 * seed)
-                add(root, said, pictures=defense == "none")
-    return root
+        for seed in range(seeds):
+            for name, leak in (("ridge", ridge), ("decoder", decoder)):
+                raised = flags if (defense, name, seed) == (doubted, attack, 1) else ()
+                made.append(entry(defense, name, seed, leak + 0.004 * seed, accuracy - 0.001 * seed, *raised))
+    return made
 
 
-def _table(store: Path) -> Section:
-    (table,) = sections(read_results(Store(store)))
-    return table
+def table(entries: list[Entry], metric: str = "leak") -> Section:
+    (made,) = sections(choose(entries, metric))
+    return made
 
 
-def test_means_worst_front_and_bold(store: Path) -> None:
-    table = _table(store)
-    rows = {row.name: row for row in table.rows}
-    assert table.rows[0].name == "gaussian:sigma=1.0"
+def test_means_worst_front_and_bold() -> None:
+    made = table(rivals())
+    rows = {row.name: row for row in made.rows}
+    assert [row.rank for row in made.rows] == [1, 2, 3, 4]
+    assert made.rows[0].name == "gaussian:sigma=1.0"
     assert rows["none"].strongest.value.mean == pytest.approx(0.904)
-    assert {r.attack for r in rows["none"].strongest.results} == {"decoder"}
+    assert {e.result.attack.label for e in rows["none"].strongest.entries} == {"decoder"}
     assert rows["none"].strongest.worst == pytest.approx(0.908 + 0.2)
     assert {name for name, row in rows.items() if row.on_front} == {"none", "gaussian:sigma=0.5", "gaussian:sigma=1.0"}
     assert {name for name, row in rows.items() if row.attacks["ridge"].best} == {"gaussian:sigma=1.0"}
+    assert {name for name, row in rows.items() if row.strongest.best} == {"gaussian:sigma=1.0"}
+    assert made.like_with_like == ""
+    assert not made.few_seeds
 
 
-def test_nothing_is_bold_where_a_tie_is_possible(tmp_path: Path) -> None:
-    root = Store(tmp_path / "store").root
+def test_nothing_is_bold_where_a_tie_is_possible() -> None:
+    made = []
     for seed, (one, two) in enumerate([(0.30, 0.34), (0.40, 0.38), (0.35, 0.40)]):
-        add(root, summary("none", "ridge", seed, two, 0.9))
-        add(root, summary("topk", "ridge", seed, one, 0.9))
-    assert not any(row.strongest.best for row in _table(root).rows)
+        made += [entry("none", "ridge", seed, two, 0.9), entry("topk", "ridge", seed, one, 0.9)]
+    assert not any(row.strongest.best for row in table(made).rows)
 
 
-def test_families_are_compared_at_matched_accuracy(store: Path) -> None:
-    families = {family.name: family for family in _table(store).families}
+BLOCKING = [flag for flag, rule in FLAGS.items() if rule.severity == "blocks"]
+WARNING = [flag for flag, rule in FLAGS.items() if rule.severity == "warns"]
+
+
+@pytest.mark.parametrize("flag", BLOCKING)
+def test_a_doubtful_row_is_marked_and_never_first_nor_best_nor_on_the_front(flag: FlagId) -> None:
+    made = table(rivals("gaussian:sigma=1.0", flag))
+    last = made.rows[-1]
+    assert last.name == "gaussian:sigma=1.0", "it leaks least, and stands below the sound rows"
+    assert (last.rank, last.ranked, last.on_front, last.strongest.best) == (None, False, False, False)
+    assert last.doubtful
+    assert last.attacks["decoder"].doubtful
+    assert not any(cell.best for cell in last.attacks.values()), "nor is any of its figures called best"
+    (doubt,) = last.doubts
+    assert (doubt.id, doubt.where) == (flag, ("decoder, seed 1",))
+    assert FLAGS[flag].explanation in doubt.text
+    first = made.rows[0]
+    assert (first.name, first.rank, first.strongest.best, first.on_front) == ("gaussian:sigma=0.5", 1, True, True)
+
+
+@pytest.mark.parametrize("flag", WARNING)
+def test_what_only_warns_does_not_unseat_a_row(flag: FlagId) -> None:
+    made = table(rivals("gaussian:sigma=1.0", flag))
+    assert made.rows[0].name == "gaussian:sigma=1.0"
+    assert not made.rows[0].doubtful
+
+
+def test_doubt_about_a_weaker_attack_does_not_unseat_a_row() -> None:
+    made = table(rivals("gaussian:sigma=1.0", FlagId.NOT_CONVERGED, attack="ridge"))
+    first = made.rows[0]
+    assert (first.name, first.doubtful) == ("gaussian:sigma=1.0", False)
+    assert first.attacks["ridge"].doubtful
+    assert not first.attacks["ridge"].best, "the figure itself is not believed"
+
+
+def test_a_doubtful_setting_makes_its_family_doubtful() -> None:
+    families = {f.name: f for f in table(rivals("gaussian:sigma=1.0", FlagId.NOT_CONVERGED)).families}
+    assert families["gaussian"].doubtful
+    assert not families["dropout"].doubtful
+    matched = families["gaussian"].matched[0.03]
+    assert matched is not None
+    assert not matched[1], "it would be the least, were it not in doubt"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 1), st.booleans()), min_size=1, max_size=6),
+    st.sampled_from(["leak", "mse", "fid"]),
+)
+def test_sound_rows_come_first_whatever_the_figures(drawn: list[tuple[float, float, bool]], metric: str) -> None:
+    made = []
+    for place, (leak, accuracy, doubtful) in enumerate(drawn):
+        flags = (FlagId.DIVERGED,) if doubtful else ()
+        made += [entry(f"noise:sigma={place}", "ridge", seed, leak, accuracy, *flags) for seed in range(3)]
+    rows = table(made, metric).rows
+    assert [row.doubtful for row in rows] == sorted(row.doubtful for row in rows)
+    assert [row.rank for row in rows if not row.doubtful] == list(range(1, 1 + sum(not d for *_, d in drawn)))
+    assert not any(row.strongest.best or row.on_front or row.rank for row in rows if row.doubtful)
+    sound = [row.strongest.value.mean for row in rows if not row.doubtful]
+    assert sound == sorted(sound, reverse=metric != "leak"), "the least leaking first"
+
+
+def test_directions_come_from_the_results_and_not_from_signs() -> None:
+    found = choose(rivals(), "fid")  # one value: worst = mean, no sign to guess from
+    assert found.more_leak == "low"
+    (made,) = sections(found)
+    assert made.rows[0].name == "gaussian:sigma=1.0"
+    assert made.rows[0].attacks["ridge"].best
+    assert {e.result.attack.label for row in made.rows for e in row.strongest.entries} == {"decoder"}
+    mixed = rivals()
+    mixed[0] = replace(
+        mixed[0], result=replace(mixed[0].result, directions={**mixed[0].result.directions, "fid": "high"})
+    )
+    with pytest.raises(UsageError, match="disagree"):
+        choose(mixed, "fid")
+
+
+def test_like_is_compared_with_like() -> None:
+    """Issue 18: `none` seemed best at 0.831 beside `gaussian` at 0.874, which alone was attacked by the decoder."""
+    made = []
+    for seed in range(3):
+        made += [
+            entry("none", "ridge", seed, 0.831 + 0.001 * seed, 0.95),
+            entry("gaussian", "ridge", seed, 0.728 + 0.001 * seed, 0.93),
+            entry("gaussian", "decoder", seed, 0.874 + 0.001 * seed, 0.93),
+        ]
+    built = table(made)
+    assert built.compared == ["ridge"]
+    assert [row.name for row in built.rows] == ["gaussian", "none"]
+    gaussian, none = built.rows
+    assert gaussian.strongest.value.mean == pytest.approx(0.729)
+    assert gaussian.strongest.best
+    assert gaussian.note == "also attacked by decoder (0.875), which other rows were not: not compared"
+    assert gaussian.attacks["decoder"].value.mean == pytest.approx(0.875), "and still shown"
+    assert none.note == ""
+    assert "compared on ridge only" in built.like_with_like
+
+
+def test_a_row_without_a_common_attack_is_not_ranked() -> None:
+    made = [entry(d, "ridge", s, leak, 0.9) for s in range(3) for d, leak in (("none", 0.8), ("topk", 0.5))]
+    made += [entry("dropout", "decoder", seed, 0.1, 0.9) for seed in range(3)]
+    rows = table(made).rows
+    assert [row.name for row in rows] == ["topk", "none", "dropout"]
+    assert (rows[2].rank, rows[2].on_front, rows[2].strongest.best) == (None, False, False)
+    assert rows[2].note == "not ranked: not attacked by ridge"
+
+
+def test_a_seed_that_lacks_an_attack_is_not_compared() -> None:
+    made = [
+        e for e in rivals() if (e.target.defense.label, e.result.attack.label, e.result.seed) != ("none", "decoder", 2)
+    ]
+    none = next(row for row in table(made).rows if row.name == "none")
+    assert [e.result.seed for e in none.strongest.entries] == [0, 1]
+    assert none.strongest.value.half is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from("abcd"), st.sets(st.tuples(st.sampled_from("xyz"), st.integers(0, 2)), min_size=1), min_size=2
+    )
+)
+def test_every_ranked_figure_rests_on_the_same_attacks(runs: dict[str, set[tuple[str, int]]]) -> None:
+    """By brute force: at every seed that counts, the strongest is the strongest of exactly the compared attacks."""
+    made, leaks = [], {}
+    for name, attacked in runs.items():
+        for attack, seed in sorted(attacked):
+            leaks[name, attack, seed] = (ord(name) * 31 + ord(attack) * 57 + seed * 13) % 97 / 100
+            made.append(entry(name, attack, seed, leaks[name, attack, seed], 0.9))
+    built = table(made)
+    for row in built.rows:
+        if row.ranked:
+            seeds = [s for s in range(3) if all((a, s) in runs[row.name] for a in built.compared)]
+            expected = fmean(max(leaks[row.name, a, s] for a in built.compared) for s in seeds)
+            assert row.strongest.value.mean == pytest.approx(expected)
+            assert (row.note == "") == ({a for a, _ in runs[row.name]} == set(built.compared))
+        else:
+            assert row.note
+
+
+def test_too_few_seeds_have_no_interval_and_no_winner() -> None:
+    two = table(rivals(seeds=2))
+    assert two.few_seeds
+    assert all(row.strongest.value.half is None and not row.strongest.best for row in two.rows)
+
+
+def test_families_are_compared_at_matched_accuracy() -> None:
+    families = {family.name: family for family in table(rivals()).families}
     assert set(families) == {"gaussian", "dropout"}
     assert families["gaussian"].settings == 2
     at_three = families["gaussian"].matched[0.03]
@@ -78,174 +219,86 @@ def test_families_are_compared_at_matched_accuracy(store: Path) -> None:
     assert at_three[0].mean == pytest.approx(0.60 + 0.25 * (0.30 - 0.60) + 0.004)
     assert at_three[1], "surely less than dropout there"
     assert families["dropout"].matched[0.05] is None, "its settings cost four points at most"
+    cheap = rivals() + [entry("topk", a, s, 0.7, 0.949) for s in range(3) for a in ("ridge", "decoder")]
+    assert {family.name for family in table(cheap).families} == {"gaussian", "dropout"}, "topk reaches no level"
 
 
-def test_a_metric_that_falls_with_leakage_is_turned_round(store: Path) -> None:
-    found = read_results(Store(store), "mse")
-    assert found.more_leak == "low"
-    (table,) = sections(found)
-    assert table.rows[0].name == "gaussian:sigma=1.0"
-    assert table.rows[0].attacks["ridge"].best
-    assert {r.attack for row in table.rows for r in row.strongest.results} == {"decoder"}
+def test_nothing_depends_on_labels() -> None:
+    """Families are kinds, the twin is the undefended one, rows are settings: whatever they are called."""
+    plain = table(rivals())
+    renamed = []
+    for made in rivals():
+        defense = replace(made.target.defense, label=f"name {sum(map(ord, made.target.defense.label))}: a+b")
+        renamed.append(replace(made, target=replace(made.target, defense=defense)))
+    other = table(renamed)
+    assert [row.strongest.value for row in other.rows] == [row.strongest.value for row in plain.rows]
+    assert [row.on_front for row in other.rows] == [row.on_front for row in plain.rows]
+    assert other.families == plain.families
 
 
-def test_controls_and_other_victims_stay_apart(store: Path) -> None:
-    put(store, "result", "c0" * 12, {"summary": {k: v for k, v in summary("none", "ridge", 0, 1.0, 0.0).items()
-                                                 if k in {"target", "attack", "seed", "metrics"}}})  # fmt: skip
-    add(store, summary("none", "ridge", 0, 0.1, 0.9, victims="other"))
-    tables = sections(read_results(Store(store)))
-    assert sorted(len(table.rows) for table in tables) == [1, 4]
+def test_two_settings_of_one_label_stay_two_rows() -> None:
+    made = [entry("conv:kernel=5", "ridge", s, 0.5, 0.9, label="conv") for s in range(3)]
+    made += [entry("conv:kernel=7", "ridge", s, 0.4, 0.9, label="conv") for s in range(3)]
+    assert sorted(row.name for row in table(made).rows) == ["conv", "conv (2)"]
+
+
+def test_other_victims_and_other_goals_stay_apart() -> None:
+    made = rivals()
+    made.append(entry("none", "ridge", 0, 0.1, 0.9, victims="other"))
+    faces = entry("none", "ridge", 0, 0.2, 0.9)
+    made.append(replace(faces, result=replace(faces.result, goal="identities")))
+    tables = sections(choose(made))
+    assert sorted(len(built.rows) for built in tables) == [1, 1, 4]
     assert tables[0].rows[-1].strongest.value.mean == pytest.approx(0.904)
 
 
-def test_results_of_older_versions_are_found_by_their_target(tmp_path: Path) -> None:
-    root = Store(tmp_path / "store").root
-    said = {
-        k: v for k, v in summary("none", "ridge", 0, 0.5, 0.9).items() if k in {"target", "attack", "seed", "metrics"}
-    }
-    add(root, said)
-    plan = {"splits": "ab" * 12, "training": {"epochs": 1}, "seed": 0}
-    record = {"plan": plan, "model": "mlp", "cut": "relu1", "defense": "none", "accuracy": 0.9}
-    put(root, "target", said["target"], record)
-    (row,) = read_results(Store(root)).rows
-    assert (row.model, row.data, row.command) == ("mlp", "pictures abababab", None)
+def test_victims_drawn_anew_for_every_seed_stay_in_one_table() -> None:
+    made = [replace(e, result=replace(e.result, victims=f"seed {e.result.seed}")) for e in rivals()]
+    built = table(made)
+    assert len(built.rows) == 4
+    assert all(len(row.strongest.entries) == 3 for row in built.rows)
+    other = [entry("topk", "ridge", 1, 0.1, 0.9, victims="others")]
+    parts = sections(choose(made + other))
+    assert [[row.name for row in part.rows] for part in parts][1] == ["topk"], "not compared with other victims"
 
 
-def test_filters(store: Path) -> None:
-    assert {r.defense for r in read_results(Store(store), filters=[("defense", "gaussian*")]).rows} == {
-        "gaussian:sigma=0.5", "gaussian:sigma=1.0",
-    }  # fmt: skip
-    both = [("defense", "none"), ("defense", "dropout*"), ("seed", "1")]
-    assert len(read_results(Store(store), filters=both).rows) == 4
-    for bad in (["defence=none"], ["none"]):
+def test_an_attack_without_a_figure_does_not_rank() -> None:
+    made = rivals() + [entry("broken", name, s, float("nan"), 0.9) for s in range(3) for name in ("ridge", "decoder")]
+    rows = table(made).rows
+    assert rows[-1].name == "broken"
+    assert rows[-1].rank is None
+    assert [row.rank for row in rows[:-1]] == [1, 2, 3, 4]
+
+
+def test_filters() -> None:
+    def shown(*filters: str) -> list[Entry]:
+        return list(choose(rivals(), filters=parse_filters(filters)).entries)
+
+    assert {e.target.defense.label for e in shown("defense=gaussian*")} == {"gaussian:sigma=0.5", "gaussian:sigma=1.0"}
+    assert {e.target.defense.label for e in shown("defense=dropout")} == {"dropout:p=0.5"}, "by its kind"
+    assert len(shown("defense=none", "defense=dropout*", "seed=1")) == 4
+    assert shown("data=nothing") == []
+    for bad in ("defence=none", "none"):
         with pytest.raises(UsageError, match="NAME=PATTERN"):
-            write_leaderboard(store, "defense", "leak", bad, "md", None)
-    with pytest.raises(UsageError, match="widen --filter"):
-        write_leaderboard(store, "defense", "leak", ["data=nothing"], "md", None)
-    with pytest.raises(UsageError, match="leak, mse"):
-        write_leaderboard(store, "defense", "lead", [], "md", None)
-    with pytest.raises(UsageError, match="--store"):
-        write_leaderboard(store / "none", "defense", "leak", [], "md", None)
+            parse_filters([bad])
+    with pytest.raises(UsageError, match="fid, leak, mse"):
+        choose(rivals(), "lead")
 
 
-def _facts(page: str) -> dict[str, object]:
-    found = re.search(r'<script type="application/json" id="facts">(.*?)</script>', page, re.DOTALL)
-    assert found
-    facts: dict[str, object] = json.loads(found[1])
-    return facts
-
-
-def test_every_cell_of_the_page_leads_to_result_pictures_and_command(store: Path, tmp_path: Path) -> None:
-    out = tmp_path / "pages" / "board.html"
-    write_leaderboard(store, "defense", "leak", [], "html", out)
-    page = out.read_text()
-    facts = _facts(page)
-    linked = set(re.findall(r'href="#cell-(\d+)"', page))
-    assert len(linked) == 4 * 3
-    assert linked == set(facts["cells"])  # type: ignore[call-overload]
-    for title, prefix, tail, results in facts["cells"].values():  # type: ignore[attr-defined]
-        command = shlex.split(f"{facts['commands'][prefix]}{tail} --seed {results[0][1]}")  # type: ignore[index]
-        assert command[:2] == ["leakscope", "attack"]
-        assert title == f"{command[command.index('--attack') + 1]} on {command[command.index('--defense') + 1]}"
-        for key, *_ in results:
-            assert (out.parent / str(facts["store"]) / "entries/result" / key[:2] / key / "record.json").is_file()
-    assert sum(uri.startswith("data:image/png") for uri in facts["pictures"].values()) == 2  # type: ignore[attr-defined]
-
-
-def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    root = Store(tmp_path / "store").root
-    evil = "</script><img src=x onerror=alert(1)>|`&\\_%$ =cmd()"
-    add(root, summary(evil, evil, 0, 0.5, 0.9, data=evil, command=f"leakscope {shlex.quote(evil)}"))
-    out = tmp_path / "board.html"
-    write_leaderboard(root, "defense", "leak", [], "html", out)
-    page = out.read_text()
-    assert "<img" not in page
-    assert page.count("</script>") == 2
-    assert "default-src 'none'" in page
-    assert not re.search(r"https?://", page)
-    markdown = str(write_leaderboard(root, "defense", "leak", [], "md", None))
-    row = next(line for line in markdown.splitlines() if line.startswith("| \\<"))
-    assert len(re.findall(r"(?<!\\)\|", row)) == 7
-    latex = str(write_leaderboard(root, "defense", "leak", [], "tex", None))
-    assert "onerror=alert(1)" in latex
-    assert r"\textbackslash{}\_\%\$" in latex
-
-
-def test_latex_is_balanced_and_marks_the_best(store: Path) -> None:
-    latex = str(write_leaderboard(store, "defense", "leak", [], "tex", None))
-    assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == 2
-    best = next(line for line in latex.splitlines() if line.startswith("gaussian:sigma=1.0"))
-    assert best.count("\\textbf{\\href{") == 3
-    assert "leakscope attack --set data=digits" in best.partition(r"\\ %")[2]
-
-
-def test_csv_has_one_line_a_cell(store: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(str(write_leaderboard(store, "defense", "leak", [], "csv", None)))))
-    plain = [row for row in rows if row["keys"]]
-    assert len(plain) == 4 * 3
-    assert all(len(row["keys"].split()) == 3 and row["command"] for row in plain)
-    assert sum(row["attack"].endswith("below the twin") for row in rows) == 5
-
-
-def test_group_by_cut(store: Path) -> None:
-    for seed in range(2):
-        add(store, summary("none", "ridge", seed, 0.3, 0.95, cut="features.7"))
-    tables = sections(read_results(Store(store)), "cut")
-    largest = tables[0]
+def test_group_by_cut() -> None:
+    made = rivals() + [entry("none", "ridge", seed, 0.3, 0.95, cut="features.7") for seed in range(3)]
+    largest = sections(choose(made), "cut")[0]
     assert largest.place["defense"] == "none"
     assert [row.name for row in largest.rows] == ["features.7", "features.2"]
     assert largest.families == []
 
 
-def test_the_page_needs_no_torch(store: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from leakscope.cli import run, app; "
-        f"code = run(app, ['report', '--group', 'defense', '--store', {str(store)!r}, "
-        f"'--out', {str(tmp_path / 'b.html')!r}]); "
-        "print(code, 'torch' in sys.modules)"
+def test_a_command_repeats_a_result() -> None:
+    made = entry("gaussian:sigma=0.5", "ridge", 2, 0.5, 0.9)
+    expected = (
+        "leakscope attack --set data=digits --cut features.2 --defense gaussian:sigma=0.5 --attack ridge --seed 2"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-2:] == ["0", "False"], done.stderr
-
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WATCH = """<!doctype html><title>waiting</title><body>
-<iframe id="frame" width="900" height="700" src="board.html"></iframe>
-<script>frame.onload = () => {
-  const page = frame.contentDocument, seen = {};
-  const visible = () => [...page.querySelectorAll("section.table > .scroll tbody tr")]
-    .filter(r => r.getClientRects().length).map(r => r.cells[0].textContent.trim());
-  seen.all = visible();
-  page.querySelectorAll("thead button")[1].click(); seen.sorted = visible();
-  const words = page.getElementById("words"); words.value = "dropout";
-  words.dispatchEvent(new frame.contentWindow.Event("input", {bubbles: true})); seen.filtered = visible();
-  frame.contentWindow.location.hash = page.querySelector("td a").getAttribute("href");
-  setTimeout(() => { seen.open = page.getElementById("panel").open;
-    seen.body = page.getElementById("panel-body").textContent;
-    seen.images = page.querySelectorAll("#panel img").length;
-    document.title = "done"; document.body.dataset.seen = JSON.stringify(seen); }, 200);
-};</script>"""
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the path")
-def test_sorting_filtering_and_the_panel_in_a_browser(store: Path, tmp_path: Path) -> None:
-    write_leaderboard(store, "defense", "leak", [], "html", tmp_path / "board.html")
-    (tmp_path / "watch.html").write_text(WATCH)
-    done = subprocess.run(
-        [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-         "--disable-background-networking", "--allow-file-access-from-files", "--enable-logging=stderr",
-         "--virtual-time-budget=32000", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
-         (tmp_path / "watch.html").as_uri()],
-        capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    found = re.search(r'data-seen="(.*?)"', done.stdout)
-    assert found, done.stderr[-2000:]
-    seen = json.loads(html.unescape(found[1]))
-    assert "CONSOLE" not in done.stderr, done.stderr
-    assert len(seen["all"]) == 4
-    assert seen["sorted"][0].startswith("gaussian:sigma=1.0"), "accuracy, lowest first"
-    assert seen["sorted"][-1].startswith("none")
-    assert seen["filtered"] == ["dropout:p=0.5"]
-    assert seen["open"]
-    assert "--defense" in seen["body"]
-    assert "result " in seen["body"]
+    assert command(made) == expected
+    traits = replace(made.result.traits, outside=True)
+    assert command(replace(made, result=replace(made.result, traits=traits))) == "leakscope attack --set data=digits"
+    assert command(replace(made, result=replace(made.result, command=None))) is None

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leakscope.core.results import Summary
 from leakscope.report import numbers
 
 
@@ -30,8 +31,14 @@ def test_a_number_is_near_what_it_stands_for(value: float) -> None:
 def test_other_readings() -> None:
     assert numbers.percent(0.9744) == "97.4\u00a0%"
     assert numbers.percent(None) == "–"
-    assert numbers.interval({"low": -0.1, "high": 0.25}) == "−0.100 to 0.250"
-    assert numbers.interval({"low": None, "high": None}) == ""
+    assert numbers.interval(Summary(0.1, 0.2, -0.1, 0.25, 0.4, 8)) == "−0.100 to 0.250"
+    assert numbers.interval(Summary(0.1, 0.0, 0.1, 0.1, 0.1, 1)) == "", "one value has no interval"
+    assert [numbers.share(value) for value in (0.7, 0.699, 1.0, -0.2)] == [
+        "70\u00a0%",
+        "70\u00a0%",
+        "100\u00a0%",
+        "0\u00a0%",
+    ]
     assert numbers.shape([3, 64, 64]) == "3×64×64"
     assert [numbers.duration(s) for s in (3.21, 42.4, 93.1, 3599.7, 7325)] == [
         "3.2 s", "42 s", "1 min 33 s", "1 h 0 min", "2 h 2 min",

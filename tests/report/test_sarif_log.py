@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from leakscope.core.results import AuditReport
+from leakscope.core.words import VERDICTS
 from leakscope.report import sarif
-from leakscope.report.words import VERDICTS
 
 from .sample import sample, with_verdict
 
@@ -19,12 +20,12 @@ SCHEMA = json.loads((Path(__file__).parent / "sarif-2.1.0.schema.json").read_tex
 CHECK = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)
 
 
-def results(audit: dict[str, Any]) -> list[dict[str, Any]]:
+def results(audit: AuditReport) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = sarif(audit)["runs"][0]["results"]
     return found
 
 
-def prints(audit: dict[str, Any]) -> list[str]:
+def prints(audit: AuditReport) -> list[str]:
     return [result["partialFingerprints"]["leakscopeFinding/v1"] for result in results(audit)]
 
 
@@ -40,29 +41,29 @@ def test_it_is_valid_and_faithful(verdict: str) -> None:
     log = sarif(audit)
     CHECK.validate(log)
     run = log["runs"][0]
-    assert run["invocations"][0]["exitCode"] == audit["exit_code"]
+    assert run["invocations"][0]["exitCode"] == audit.exit_code
     assert run["properties"]["verdict"] == verdict
     found = [result["ruleId"] for result in run["results"]]
     assert ("LEAK001" in found, "LEAK002" in found) == (verdict == "fail", verdict == "inconclusive")
-    assert found.count("LEAK-LINEAR-BEATS-SEARCH") == 2
+    assert found.count("LEAK-LINEAR-BEATS-STRONG") == 2
     for result in run["results"]:
         assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
 
 
 def test_fingerprints_name_findings_not_figures() -> None:
     audit = sample()[0]
-    other = copy.deepcopy(audit)
-    other["gate"]["value"], other["created"], other["seconds"] = 0.5, "2027-01-01T00:00:00Z", 1.0
-    other["sentence"] = "Other figures."
+    assert audit.gate is not None
+    gate = replace(audit.gate, value=0.5)
+    other = replace(audit, gate=gate, created="2027-01-01T00:00:00Z", seconds=1.0, sentence="Other figures.")
     assert prints(audit) == prints(other)
     assert len(set(prints(audit))) == len(prints(audit))
-    other["gate"]["text"] = "leak<=0.1"
-    assert prints(audit)[0] != prints(other)[0]
+    stricter = replace(audit, gate=replace(gate, text="leak<=0.1"))
+    assert prints(audit)[0] != prints(stricter)[0]
 
 
 def test_a_failed_control_is_a_finding() -> None:
     audit = with_verdict(sample()[0], "inconclusive")
-    audit["controls"]["positive"]["passed"] = False
+    audit = replace(audit, controls=(replace(audit.controls[0], passed=False), *audit.controls[1:]))
     found = [result for result in results(audit) if result["ruleId"] == "LEAK003"]
     assert [result["level"] for result in found] == ["error"]
     audit = with_verdict(audit, "pass")
@@ -72,14 +73,17 @@ def test_a_failed_control_is_a_finding() -> None:
 
 @pytest.mark.parametrize(
     ("source", "model", "uri"),
-    [(None, "convnet", "audit.json"), (None, "examples/own model.py:build", "examples/own%20model.py"),
-     ("configs/demo.yaml", "examples/own.py:build", "configs/demo.yaml"), ("/work/a.yaml", "convnet", "file:///work/a.yaml")],
+    [(None, "convnet", "audit.json"), (None, "examples/own model.py", "examples/own%20model.py"),
+     ("configs/demo.yaml", "examples/own.py", "configs/demo.yaml"), ("/work/a.yaml", "convnet", "file:///work/a.yaml")],
 )  # fmt: skip
 def test_findings_are_anchored_to_what_a_reader_would_change(source: str | None, model: str, uri: str) -> None:
-    audit = copy.deepcopy(sample()[0])
-    audit["config"]["source"] = source
-    for target in audit["targets"]:
-        target["model"] = model
+    audit = sample()[0]
+    targets = []
+    for target in audit.targets:
+        settings = {"kind": "file", "path": model} if model.endswith(".py") else {"kind": model}
+        own = replace(target.record.model, settings=settings, label="whatever.py:it is called")
+        targets.append(replace(target, record=replace(target.record, model=own)))
+    audit = replace(audit, config={**audit.config, "source": source}, targets=tuple(targets))
     CHECK.validate(sarif(audit))
     artifact = results(audit)[0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert artifact["uri"] == uri

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from markdown_it import MarkdownIt
 
+from leakscope.core.results import AuditReport
+from leakscope.core.words import VERDICTS, FlagId, Verdict
 from leakscope.report import markdown
-from leakscope.report.words import VERDICTS
 
 from .sample import sample, with_verdict
 
 
-def html(audit: dict[str, Any]) -> str:
+def html(audit: AuditReport) -> str:
     return str(MarkdownIt("commonmark").enable("table").render(markdown(audit)))
 
 
@@ -22,8 +22,8 @@ def html(audit: dict[str, Any]) -> str:
 def test_it_opens_with_the_verdict(verdict: str) -> None:
     audit = with_verdict(sample()[0], verdict)
     text = markdown(audit)
-    assert text.splitlines()[0] == f"# Leakscope: {VERDICTS[verdict][0]}"
-    assert audit["sentence"] in text
+    assert text.splitlines()[0] == f"# Leakscope: {VERDICTS[Verdict(verdict)][0]}"
+    assert audit.sentence in text
     assert ("Gate `" in text) == (verdict != "measured")
 
 
@@ -36,12 +36,14 @@ def test_targets_floors_controls_and_flags_are_there() -> None:
 
 
 def test_names_cannot_break_out() -> None:
-    audit = copy.deepcopy(sample()[0])
-    for target in audit["targets"]:
-        target["defense"] = "a|b `c` <img src=x> [d](javascript:e) *f*\n# g"
-    audit["command"] = "echo '```' && true"
-    audit["flags"][0]["where"] = "<script>x</script>"
-    rendered = html(audit)
+    audit = sample()[0]
+    label = "a|b `c` <img src=x> [d](javascript:e) *f*\n# g"
+    targets = []
+    for target in audit.targets:
+        defense = replace(target.record.defense, label=label, kinds=("a",))
+        targets.append(replace(target, record=replace(target.record, defense=defense)))
+    flags = (replace(audit.flags[0], where="<script>x</script>"), *audit.flags[1:])
+    rendered = html(replace(audit, targets=tuple(targets), command="echo '```' && true", flags=flags))
     assert rendered.count("<tr>") == 9
     for tag in ("<img", "<script", "<a ", "<em>"):
         assert tag not in rendered
@@ -50,6 +52,18 @@ def test_names_cannot_break_out() -> None:
 
 
 def test_no_flags_are_told_as_none() -> None:
-    audit = copy.deepcopy(sample()[0])
-    audit["flags"] = []
-    assert "None raised." in markdown(audit)
+    assert "None raised." in markdown(replace(sample()[0], flags=()))
+
+
+def test_flags_are_told_once_for_each_cause() -> None:
+    lines = [line for line in markdown(sample()[0]).splitlines() if line.startswith("- `")]
+    assert [line.split("`")[1] for line in lines] == ["not-converged", "linear-beats-strong"]
+    assert lines[1].endswith("Found at: search on target 3, seed 0; search on target 4, seed 0.")
+
+
+def test_an_inconclusive_audit_still_says_what_was_measured() -> None:
+    text = markdown(with_verdict(sample()[0], "inconclusive"))
+    assert "Measured: at least 62\u00a0%" in text
+    assert "No statement" not in text
+    failed = replace(sample()[0].flags[0], id=FlagId.NEGATIVE_CONTROL)
+    assert "Measured: at least" not in markdown(replace(sample()[0], flags=(failed,))), "its figures say nothing"

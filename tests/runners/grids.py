@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from leakscope.pipeline.job import Job
+from leakscope.experiments.job import Job
 from leakscope.runners.bench import Bench, plan_bench
 from leakscope.store import Store
 

@@ -21,20 +21,20 @@ COORDINATOR = """
 import sys
 import time
 from pathlib import Path
-from leakscope.pipeline import execute
+from leakscope.experiments import stages
 from leakscope.runners.bench import plan_bench
 from leakscope.runners.in_process import InProcess
 from leakscope.runners.schedule import Schedule, run_jobs
 from leakscope.store import Store
 
-folder, train = Path(sys.argv[1]), execute.train
+folder, train = Path(sys.argv[1]), stages.train
 
 def noted(*arguments, **settings):
     with (folder / "trained").open("a") as log:
         log.write(f"{settings['checkpoint'].parent.name}\\n")
     return train(*arguments, **settings)
 
-execute.train = noted
+stages.train = noted
 store = Store(folder / "store")
 jobs = plan_bench(folder / "grid.yaml", {}, None, store).jobs
 runner = InProcess(store.root, "cpu")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.core.errors import UsageError
-from leakscope.pipeline.grid import BenchConfig, grid_jobs
+from leakscope.experiments.grid import BenchConfig, grid_jobs
 from leakscope.runners.bench import plan_bench
 from leakscope.store import Store
 
@@ -96,7 +96,7 @@ def test_the_plan_is_kept_until_the_file_changes(tmp_path: Path) -> None:
 def test_a_finished_grid_is_recognised_without_torch(tmp_path: Path) -> None:
     planned(tmp_path / "store", tmp_path)
     code = (
-        "import sys; from pathlib import Path; from leakscope.runners.run import expectation\n"
+        "import sys; from pathlib import Path; from leakscope.runners.status import expectation\n"
         "from leakscope.runners.bench import plan_bench; from leakscope.store import Store\n"
         "store = Store(Path(sys.argv[1]) / 'store')\n"
         "expectation(plan_bench(Path(sys.argv[1]) / 'grid.yaml', {}, None, store), store, 2)\n"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope.core.spec import Plain, digest
-from leakscope.pipeline.job import Job
+from leakscope.experiments.job import Job, Named
 from leakscope.runners.estimate import Experience
 from leakscope.runners.events import EventLog, read_events
 from leakscope.runners.runner import Outcome, Progress
@@ -25,14 +25,14 @@ from leakscope.store import Store
 def no_waiting_for_the_disk() -> Iterator[None]:
     """Durability is the store's own test; here hundreds of entries are written."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("leakscope.store.directory._sync", lambda path: None)
+        patch.setattr("os.fsync", lambda handle: None)
         yield
 
 
 def job(name: str, *needs: Job, stage: Any = "target", work: float = 1.0) -> Job:
     key = digest(name)
-    row = {"data": "d", "model": "m", "cut": "c", "defense": name, "threat": "all", "seed": 0}
-    return Job(stage, key, ((f"{stage}s", key),), tuple(need.id for need in needs), {}, {}, row, work)
+    named = Named("d", "m", "all", "c", name, 0)
+    return Job(stage, key, ((f"{stage}s", key),), tuple(need.id for need in needs), {}, {}, named, work)
 
 
 class Scripted:

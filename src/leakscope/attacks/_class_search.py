@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,15 +17,16 @@ from leakscope.core.model import SplitModel
 from leakscope.core.prior import Prior
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
+from leakscope.nn.curves import mean_of_finite, thinned
 
 _ROWS = 128  # pictures under way at once: enough to keep a processor busy, few enough to fit its cache
-_POINTS = 25  # of a curve
 
 
 class ClassAttack(Attack):
     """An attack on classes that searches the latents of a prior."""
 
     goal: ClassVar[str] = "identities"
+    adapts: ClassVar[bool] = True
 
     prior: Prior
 
@@ -61,10 +63,12 @@ class Course:
 
     def step(self, objective: Tensor, gradient: Tensor | None = None) -> None:
         """`objective` and `gradient` have one row for each picture under way, before the step is taken."""
-        self.objective.append(mean_of_finite(objective))
+        mean = mean_of_finite(objective)
+        if mean is not None:
+            self.objective.append(mean)
         if self.zero_gradient is None and gradient is not None:
             self.zero_gradient = (gradient == 0).flatten(1).all(1)
-        self.bar.advance(1, objective=self.objective[-1])
+        self.bar.advance(1, objective=self.objective[-1] if self.objective else math.nan)
 
 
 #: Pictures (class-major) and their final objectives, for the classes of a chunk.
@@ -91,12 +95,13 @@ def rebuild(
 
 
 def _diagnostics(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, courses: list[Course]) -> Diagnostics:
-    sizes = torch.tensor([float(len(chunk)) for chunk in chunks])
+    told = [(float(len(chunk)), c.objective) for chunk, c in zip(chunks, courses, strict=True) if c.objective]
     curve: list[float] = []
-    length = max(len(course.objective) for course in courses)
-    if length:
+    if told:
         # A search that ended early stays where it ended.
-        curves = torch.tensor([c.objective + c.objective[-1:] * (length - len(c.objective)) for c in courses])
+        length = max(len(own) for _, own in told)
+        curves = torch.tensor([own + own[-1:] * (length - len(own)) for _, own in told])
+        sizes = torch.tensor([size for size, _ in told])
         curve = thinned((sizes[:, None] * curves).sum(0).div(sizes.sum()).tolist())
     flat = [course.zero_gradient for course in courses if course.zero_gradient is not None]
     return Diagnostics(
@@ -106,18 +111,6 @@ def _diagnostics(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, 
         diverged=float((~objective.isfinite()).float().mean()),
         zero_gradient=float(torch.cat(flat).float().mean()) if flat else 0.0,
     )
-
-
-def mean_of_finite(values: Tensor) -> float:
-    finite = values[values.isfinite()]
-    return float(finite.mean()) if len(finite) else 0.0
-
-
-def thinned(curve: list[float]) -> list[float]:
-    """At most `_POINTS` of a curve, evenly spaced, both ends included."""
-    if len(curve) <= _POINTS:
-        return curve
-    return [curve[round(i * (len(curve) - 1) / (_POINTS - 1))] for i in range(_POINTS)]
 
 
 def value_and_gradient(objective: Callable[..., Tensor], *at: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -19,6 +19,8 @@ from leakscope.core.threat import View
 _CHECKS = 10  # looks at the validation slice
 _CHECKED = 256  # pictures of the slice that are looked at
 _WARM_UP = 0.15  # share of the steps
+_ROUNDS = (4, 8, 16)  # passes over the pictures, without a number of steps
+_GAIN = 0.02  # a round that lowers the validation loss by less than this share is the last
 
 #: `objective(guess, truth, released)`: what one step minimises.
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -28,7 +30,7 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Course:
     """How long, how fast and on how much a decoder is trained."""
 
-    steps: int
+    steps: int | None  # None: rounds of growing length, until one brings nothing
     batch: int
     learning_rate: float
     weight_decay: float
@@ -36,7 +38,7 @@ class Course:
     patience: int
 
     def __post_init__(self) -> None:
-        if self.steps < 0 or self.batch < 1 or self.patience < 1:
+        if (self.steps or 0) < 0 or self.batch < 1 or self.patience < 1:
             raise ValueError("steps must be 0 or more, batch and patience 1 or more")
         if self.learning_rate <= 0 or self.weight_decay < 0:
             raise ValueError("learning_rate must be positive, weight_decay 0 or more")
@@ -85,11 +87,12 @@ def learn(
     del sample
     decoder = network.build(view, shape, statistics, _seed(rng))
     judge = _Judge(judged_by, releases.draw(slice_), releases.images(slice_))
-    curve, taken = _train(decoder, releases, ours, objective(releases, ours), judge, course, rng)
+    lesson = _Lesson(decoder, releases, _Batches(ours, course.batch, rng), objective(releases, ours), judge, course)
+    curve, taken, converged = lesson.train() if course.steps is None else (*lesson.cycle(course.steps, 1.0), None)
     tensors = {name: tensor.contiguous() for name, tensor in decoder.state_dict().items()}
     size = sum(p.numel() for p in decoder.parameters())
     details = {"steps": taken, "parameters": size, "random_release": releases.random}
-    return Prepared(tensors, Diagnostics(curve=tuple(curve), details=details))
+    return Prepared(tensors, Diagnostics(curve=tuple(curve), converged=converged, details=details))
 
 
 @torch.no_grad()
@@ -113,50 +116,67 @@ def _seed(rng: torch.Generator) -> int:
     return int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
 
 
-def _train(
-    decoder: Decoder,
-    releases: PublicReleases,
-    ours: Tensor,
-    objective: Objective,
-    judge: _Judge,
-    course: Course,
-    rng: torch.Generator,
-) -> tuple[list[float], int]:
-    """Trains in place, leaving the best weights; gives the validation losses and the steps taken."""
-    curve = [judge(decoder)]
-    if course.steps == 0:
-        return curve, 0
-    # Adam moves every weight by the rate, so a neuron with thousands of inputs moves too far.
-    wide = [p for p in decoder.parameters() if p.ndim == 2]
-    others = [p for p in decoder.parameters() if p.ndim != 2]
-    rates = [course.learning_rate, course.learning_rate / 5]
-    optimizer = torch.optim.AdamW([{"params": others}, {"params": wide}], weight_decay=course.weight_decay, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=course.steps + 1, pct_start=_WARM_UP)
-    best, best_state, taken = curve[0], _copied(decoder), 0
-    since = 0
-    batches = _Batches(ours, course.batch, rng)
-    looks = {round(course.steps * (look + 1) / _CHECKS) for look in range(_CHECKS)}
-    with progress.stage("decoder", course.steps) as bar:
-        for taken in range(1, course.steps + 1):
-            index = batches.next()
-            decoder.train()
-            released = releases.draw(index)
-            error = objective(decoder(released), releases.images(index), released)
-            optimizer.zero_grad()
-            error.backward()
-            nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            bar.advance()
-            if taken in looks:
-                curve.append(judge(decoder))
-                since += 1
-                if curve[-1] < best:
-                    best, best_state, since = curve[-1], _copied(decoder), 0
-                if since == course.patience:
-                    break
-    decoder.load_state_dict(best_state)
-    return curve, taken
+@dataclass(frozen=True)
+class _Lesson:
+    """All that training a decoder takes."""
+
+    decoder: Decoder
+    releases: PublicReleases
+    batches: _Batches
+    objective: Objective
+    judge: _Judge
+    course: Course
+
+    def train(self) -> tuple[list[float], int, bool]:
+        """Rounds of growing length; gives validation losses, steps taken, and whether the last brought nothing."""
+        curve, taken = [self.judge(self.decoder)], 0
+        for number, passes in enumerate(_ROUNDS):
+            before = min(curve)
+            steps = max(_CHECKS, passes * len(self.batches.index) // self.batches.size)
+            found, spent = self.cycle(steps, 0.5**number)
+            curve, taken = curve + found[1:], taken + spent
+            if number and min(curve) > (1 - _GAIN) * before:
+                return curve, taken, True
+        return curve, taken, False
+
+    def cycle(self, steps: int, height: float) -> tuple[list[float], int]:
+        """One cycle of the rate, leaving the best weights; gives the validation losses and the steps taken."""
+        decoder, course = self.decoder, self.course
+        curve = [self.judge(decoder)]
+        if steps == 0:
+            return curve, 0
+        # Adam moves every weight by the rate, so a neuron with thousands of inputs moves too far.
+        wide = [p for p in decoder.parameters() if p.ndim == 2]
+        others = [p for p in decoder.parameters() if p.ndim != 2]
+        rates = [height * course.learning_rate, height * course.learning_rate / 5]
+        groups = [{"params": others}, {"params": wide}]
+        optimizer = torch.optim.AdamW(groups, weight_decay=course.weight_decay, fused=True)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps + 1, pct_start=_WARM_UP)
+        best, best_state, taken = curve[0], _copied(decoder), 0
+        since = 0
+        looks = {round(steps * (look + 1) / _CHECKS) for look in range(_CHECKS)}
+        with progress.stage("decoder", steps) as bar:
+            for taken in range(1, steps + 1):
+                index = self.batches.next()
+                decoder.train()
+                released = self.releases.draw(index)
+                error = self.objective(decoder(released), self.releases.images(index), released)
+                optimizer.zero_grad()
+                error.backward()
+                nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                bar.advance()
+                if taken in looks:
+                    curve.append(self.judge(decoder))
+                    since += 1
+                    if curve[-1] < best:
+                        best, best_state, since = curve[-1], _copied(decoder), 0
+                    # Rounds of growing length end by what they bring, not by patience.
+                    if since == course.patience and course.steps is not None:
+                        break
+        decoder.load_state_dict(best_state)
+        return curve, taken
 
 
 class _Judge:

@@ -234,6 +234,15 @@ def _map(shape: Shape, front: str) -> tuple[int, int, int]:
     return found
 
 
+def unfit(front: str, shape: Shape, image: ImageShape) -> str | None:
+    """Why a front cannot read features of this shape, with the remedy; None when it can."""
+    if front in ("conv", "residual") and map_shape(shape) is None:
+        return f"front {front!r} reads feature maps, not {'×'.join(map(str, shape))}; use front=auto or dense"
+    if front == "rows" and (len(shape) != 3 or shape[1] != image[1]):
+        return f"front 'rows' reads maps with the picture's rows, not {'×'.join(map(str, shape))}; use front=auto"
+    return None
+
+
 def _rows(shape: Shape, image: ImageShape, capacity: Capacity) -> nn.Module:
     if len(shape) != 3 or shape[1] != image[1]:
         raise UsageError(f"decoder front 'rows' needs a map with the picture's rows, not {shape}; use front=auto")

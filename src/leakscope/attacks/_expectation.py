@@ -22,6 +22,7 @@ class ReleaseModel:
     expected: Expected
     noise: float  # mean squared deviation of a release from its expectation
     withholds: bool  # sends exact zeros at random, which say nothing about the feature
+    additive: bool = False  # noise that does not depend on the features: releases of one picture may be averaged
 
     def informative(self, seen: Tensor) -> Tensor:
         """One where a seen value is evidence, zero where it was withheld."""
@@ -57,10 +58,12 @@ def learn_release(defense: Defense, clean: Tensor, draws: int, rng: torch.Genera
     # The same noise at another place, where neither place was withheld.
     both = alive * ((elsewhere != 0) | (moved == 0)).to(clean.dtype) if withholds else alive
     expected: Expected
+    additive = False
     if same_release(alive * gain * clean, alive * first):
         expected = _Affine(torch.tensor(gain, device=clean.device), torch.zeros((), device=clean.device))
     elif random and same_release(both * (first - clean), both * (elsewhere - moved)):
         expected = _Affine(torch.ones((), device=clean.device), torch.zeros((), device=clean.device))
+        additive = not withholds
     elif _hides_gradient(release, clean, seeds[0], rng):
         expected = _fitted(torch.stack([release(clean, seed) for seed in seeds]).mean(0), clean)
     else:
@@ -69,7 +72,7 @@ def learn_release(defense: Defense, clean: Tensor, draws: int, rng: torch.Genera
         rows = torch.arange(len(clean), device=clean.device)
         residual = alive * (first - expected(clean, rows, len(clean)))
     noise = float(residual.square().sum() / alive.sum().clamp_min(1))
-    return ReleaseModel(expected, noise, withholds)
+    return ReleaseModel(expected, noise, withholds, additive)
 
 
 def _hides_gradient(release: Callable[[Tensor, int], Tensor], clean: Tensor, seed: int, rng: torch.Generator) -> bool:

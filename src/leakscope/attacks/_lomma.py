@@ -30,8 +30,11 @@ from leakscope.attacks._white_box import WhiteBox
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Prepared
 from leakscope.core.errors import UsageError
+from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.results import Diagnostics
+from leakscope.core.spec import nested
 from leakscope.core.threat import View
+from leakscope.nn.weights import part
 
 _FEATURE_PICTURES = 5000  # behind the feature statistics
 _CHUNK = 256
@@ -44,8 +47,8 @@ FeatureTarget = Literal["mean", "sampled"]
 def _answers(target: WhiteBox, images: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Scores of all pictures; mean and standard deviation of the features of the first of them."""
     scores, features = [], []
-    for part in images.split(_CHUNK):
-        own, penultimate = target.scores_and_features(part.to(device))
+    for batch in images.split(_CHUNK):
+        own, penultimate = target.scores_and_features(batch.to(device))
         scores.append(own)
         features.append(penultimate)
     known = torch.cat(features)[:_FEATURE_PICTURES]
@@ -87,23 +90,28 @@ REFERENCES: dict[str, Callable[[LommaTerm, int, ClassDraws], Tensor]] = {
 }
 
 
+@dataclass(frozen=True)
 class Lomma(LatentAttack):
     """A descent in latents towards the term above."""
 
-    learning_rate: float
-    loss: Loss
-    students: tuple[int, ...]  # widths
-    epochs: int  # of distillation
-    feature_weight: float
-    feature: FeatureTarget
+    prior: Prior = nested(PRIORS, "dcgan")
+    images: int = 5
+    steps: int = 2400
+    learning_rate: float = 0.02
+    loss: Loss = "logit"
+    students: tuple[int, ...] = (16, 24, 32)  # widths
+    epochs: int = 20  # of distillation
+    student_rate: float = 0.01  # of distillation, halved every 20 epochs
+    feature_weight: float = 1.0
+    feature: FeatureTarget = "mean"
 
     def __post_init__(self) -> None:
         if self.steps < 0 or self.images < 1 or self.learning_rate <= 0:
             raise ValueError("steps must be 0 or more, images 1 or more and learning_rate positive")
         if any(width < 1 for width in self.students) or self.epochs < 0:
             raise ValueError("students are widths of 1 or more, such as [16, 24, 32], and epochs 0 or more")
-        if self.feature_weight < 0:
-            raise ValueError("feature_weight must be 0 or more")
+        if self.feature_weight < 0 or self.student_rate <= 0:
+            raise ValueError("feature_weight must be 0 or more, and student_rate positive")
 
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         """Feature statistics of the target on public pictures, and its students."""
@@ -118,7 +126,10 @@ class Lomma(LatentAttack):
             progress.say(f"student {number + 1} of {len(self.students)}, width {width}")
             with seeds.ambient(seed, "student", number):
                 student = Student(view.image_shape, scores.shape[1], width).to(view.device)
-            taught, curve = distilled(student, images.to(view.device), scores, self.epochs, seeds.derive(seed, number))
+            taught, curve = distilled(
+                student, images.to(view.device), scores,
+                epochs=self.epochs, rate=self.student_rate, seed=seeds.derive(seed, number),
+            )  # fmt: skip
             curves.append(curve)
             tensors.update({f"students.{number}.{name}": t.contiguous() for name, t in taught.state_dict().items()})
         return Prepared(tensors, Diagnostics(details={"distillation": curves}))
@@ -128,9 +139,7 @@ class Lomma(LatentAttack):
         for number, width in enumerate(self.students):
             with seeds.ambient(0, "student"):  # weights are drawn, then replaced
                 student = Student(view.image_shape, int(prepared.tensors["classes"]), width)
-            prefix = f"students.{number}."
-            own = {k.removeprefix(prefix): tensor for k, tensor in prepared.tensors.items() if k.startswith(prefix)}
-            student.load_state_dict(own)
+            student.load_state_dict(part(prepared.tensors, f"students.{number}"))
             taught.append(student.to(view.device).eval().requires_grad_(False))
         return LommaTerm(
             WhiteBox(view, rng), taught, prepared.tensors["features.mean"], prepared.tensors["features.deviation"],

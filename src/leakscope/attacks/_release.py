@@ -23,6 +23,14 @@ def same_release(first: Tensor, second: Tensor) -> bool:
     return first.shape == second.shape and float((first - second).abs().max()) <= 1e-4 * float(first.abs().max())
 
 
+def _alike(first: Tensor, second: Tensor) -> bool:
+    """As `same_release`, feature by feature: one loud feature must not hide that the others differ."""
+    if first.shape != second.shape:
+        return False
+    level = first.abs().amax(0).clamp_min(1e-3 * float(first.abs().float().median()) + 1e-12)
+    return bool(((first - second).abs() <= 1e-3 * level).float().mean() > 0.9)
+
+
 def channel_statistics(features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation per channel, shaped to broadcast: maps N×C×h×w, tokens N×T×D, vectors N×D.
 
@@ -46,13 +54,17 @@ class PublicReleases:
         self._view = view
         self._rng = child(rng, view.device)
         self._images = view.public.images
-        self._at_home = Access.ENCODER in view and self._home_agrees()
+        self.at_home = Access.ENCODER in view and self._home_agrees()
         self._cache: Tensor | None = None
-        if self._at_home:
+        #: Whether what is released for a picture depends on the others of its batch: then nothing is kept, and
+        #: every batch is released whole.
+        self.batchwise = False
+        if self.at_home:
             first = self._release(self._encode(slice(0, _PROBES)))
             self.random = not same_release(first, self._release(self._encode(slice(0, _PROBES))))
             self.count = len(self._images)
-            if first[:1].numel() * first.element_size() * self.count <= _CACHE_BYTES:
+            self.batchwise = self._depends_on_batch()
+            if not self.batchwise and first[:1].numel() * first.element_size() * self.count <= _CACHE_BYTES:
                 clean = torch.cat([self._encode(chunk) for chunk in self._chunks()])
                 self._cache = clean if self.random else self._release(clean)
         else:
@@ -67,13 +79,35 @@ class PublicReleases:
     def draw(self, index: Tensor) -> Tensor:
         """What is released for the pictures `index`, with fresh noise."""
         index = index.to(self._view.device)
-        if self._at_home:
+        if self.at_home:
             features = self._cache[index] if self._cache is not None else self._encode(index)
             return self._release(features) if self.random or self._cache is None else features
         assert self._cache is not None
         if self.random and self._view.budget.left >= len(index):
             self._cache[index] = self._view.query(self.images(index))
         return self._cache[index]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether pictures beyond the public set may be asked about without end."""
+        return self.at_home or self._view.budget.limit is None
+
+    def clean(self, images: Tensor) -> Tensor:
+        """What `again` needs of pictures of any kind: their features at home, encoded once; else the pictures."""
+        if not self.at_home or self.batchwise:
+            return images
+        with torch.no_grad():
+            features: Tensor = self._view.encoder(images.to(self._view.device))
+        return features
+
+    def again(self, clean: Tensor) -> Tensor:
+        """A fresh release of what `clean` gave."""
+        if not self.at_home:
+            return self._view.query(clean.to(self._view.device))
+        if self.batchwise:
+            with torch.no_grad():
+                clean = self._view.encoder(clean.to(self._view.device))
+        return self._release(clean)
 
     def draw_all(self) -> Tensor:
         indices = torch.arange(self.count, device=self._view.device).split(_CHUNK)
@@ -91,6 +125,16 @@ class PublicReleases:
         clean = self._encode(slice(0, _PROBES))
         first, second = self._release(clean), self._release(clean)
         return not same_release(first, second) or same_release(first, answers)
+
+    def _depends_on_batch(self) -> bool:
+        """Whether pictures encoded (and released, if nothing is random) one by one differ from those of a batch."""
+        together = self._encode(slice(0, _PROBES))
+        alone = torch.cat([self._encode(slice(place, place + 1)) for place in range(len(together))])
+        if not _alike(together, alone):
+            return True
+        if self.random:
+            return False
+        return not _alike(self._release(together), torch.cat([self._release(row) for row in together.split(1)]))
 
     def _ask_all(self) -> None:
         left = self._view.budget.left

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leakscope.attacks._class_search import ClassAttack, classes_of, require_queries, thinned
+from leakscope.attacks._class_search import ClassAttack, classes_of, require_queries
 from leakscope.attacks._draws import ClassDraws, seed_from
 from leakscope.core import progress, seeds
 from leakscope.core.attack import ATTACKS, Observed, Prepared, Reconstruction
@@ -18,6 +18,7 @@ from leakscope.core.prior import PRIORS, Generator, Prior
 from leakscope.core.results import Diagnostics
 from leakscope.core.spec import nested
 from leakscope.core.threat import Access, View
+from leakscope.nn.curves import thinned
 
 _BATCH = 256  # pictures sent at once
 _GROWTH = 1.3

@@ -17,10 +17,12 @@ from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, View
+from leakscope.nn.adversarial import LOSSES
 
 _SMALLEST = 8  # pixels a side: below, there is no texture to judge
 _PROBES = 128  # pictures from which the release is learnt
 _DRAWS = 4
+_GAME = LOSSES["logistic"]
 
 
 @ATTACKS.register("decoder-gan")
@@ -129,11 +131,11 @@ class _Contest:
         self.discriminator.requires_grad_(True)
         real, fake = self.discriminator(torch.cat((x, guess.detach()))).chunk(2)
         self.optimizer.zero_grad()
-        (F.softplus(-real).mean() + F.softplus(fake).mean()).backward()
+        _GAME.critic(real, fake).backward()
         self.optimizer.step()
 
         self.discriminator.requires_grad_(False)
-        loss = F.softplus(-self.discriminator(guess)).mean()
+        loss = _GAME.generator(self.discriminator(guess)).mean()
         loss = loss + self.attack.pixel_weight * F.l1_loss(guess, x)
         if self.attack.feature_weight:
             loss = loss + self.attack.feature_weight * self.inconsistency(guess, z)

@@ -8,20 +8,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import take_apart
-from leakscope.attacks._chain import Block, Chain
-from leakscope.attacks._invert import invert
-from leakscope.attacks._krylov import cgls, norm
-from leakscope.attacks._lbfgs import minimise
 from leakscope.attacks._observed import checked_features, explainable, release_error
 from leakscope.attacks._pictures import PictureSpace
-from leakscope.attacks._pieces import Products, Smooth
 from leakscope.attacks._release import child
-from leakscope.attacks.embedding import mean_finite
+from leakscope.attacks.peeling.chain import Block, Chain
+from leakscope.attacks.peeling.invert import invert
+from leakscope.attacks.peeling.krylov import cgls, norm
+from leakscope.attacks.peeling.lbfgs import minimise
+from leakscope.attacks.peeling.pieces import Products, Smooth
+from leakscope.attacks.peeling.take_apart import take_apart
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.errors import UsageError
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, Encoder, View
+from leakscope.nn.curves import mean_of_finite, thinned
 
 _CHUNK = 16
 _GREYS = (0.75, 0.25)  # further starts: light and dark
@@ -100,12 +100,12 @@ class EndToEnd(Attack):
         length = max(len(curve) for curve in curves)
         padded = [curve + curve[-1:] * (length - len(curve)) for curve in curves]
         diagnosed = Diagnostics(
-            curve=tuple(_thinned(torch.tensor(padded).clamp(max=1e30).mean(0).tolist())),
+            curve=tuple(thinned(torch.tensor(padded).clamp(max=1e30).mean(0).tolist())),
             diverged=float((~(fit < _ODD)).float().mean()),
             diverged_blocks=() if bool((fit < _ODD).all()) else ("whole network",),
             unexplained=float((~(fit <= explainable(features, noise))).float().mean()),
             details={
-                "fit": mean_finite(fit),
+                "fit": mean_of_finite(fit),
                 "worst_fit": float(fit.max()) if bool(fit.isfinite().all()) else None,
                 "release_error": noise,
                 "peeled": peeled,
@@ -246,9 +246,3 @@ def _natural_energy(space: PictureSpace) -> float:
         matrices.append((cosines @ covariance @ cosines.T).diagonal())
     variance = matrices[0][:, None] * matrices[1] * 0.25**2
     return float((variance / space.gain.square()).mean())
-
-
-def _thinned(curve: list[float], points: int = 25) -> list[float]:
-    if len(curve) <= points:
-        return curve
-    return [curve[round(i * (len(curve) - 1) / (points - 1))] for i in range(points)]

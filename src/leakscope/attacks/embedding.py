@@ -15,6 +15,7 @@ from leakscope.attacks._release import child
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
+from leakscope.nn.curves import mean_curve, mean_of_finite
 
 _CHUNK = 64
 _POINTS = 20  # of the curve
@@ -58,8 +59,8 @@ class EmbeddingInversion(Attack):
         parts = [self.invert(view.encoder, chunk, view.image_shape, noise) for chunk in features.split(_CHUNK)]
         images = torch.cat([images for images, _, _ in parts])
         finite = torch.cat([finite for _, finite, _ in parts])
-        curve = torch.tensor([curve for _, _, curve in parts]).mean(0).tolist()
-        found = Diagnostics(curve=tuple(curve), diverged=float((~finite).float().mean()))
+        curve = mean_curve([curve for _, _, curve in parts])
+        found = Diagnostics(curve=curve, diverged=float((~finite).float().mean()))
         return Reconstruction(images.clamp(0, 1), found)
 
     def invert(
@@ -69,7 +70,7 @@ class EmbeddingInversion(Attack):
         image_shape: tuple[int, int, int],
         rng: torch.Generator,
     ) -> tuple[Tensor, Tensor, list[float]]:
-        """Pictures (not clipped), which rows stayed finite, and the objective as steps grow."""
+        """Pictures (not clipped), which rows stayed finite, and the objective as steps grow (NaN: no row is finite)."""
         # At grey itself a ReLU network without biases has no gradient.
         noise = torch.randn(len(target), *image_shape, generator=rng, dtype=target.dtype, device=target.device)
         u = (0.1 * noise).requires_grad_()
@@ -86,7 +87,8 @@ class EmbeddingInversion(Attack):
             finite &= value.isfinite() & gradient.flatten(1).isfinite().all(1)
             kept = torch.where(finite.view(-1, 1, 1, 1), u.detach(), kept)
             if step % max(1, self.steps // _POINTS) == 0:
-                curve.append(mean_finite(value.detach()))
+                mean = mean_of_finite(value.detach())
+                curve.append(math.nan if mean is None else mean)
             u.grad = torch.where(finite.view(-1, 1, 1, 1), gradient, 0.0)
             optimizer.step()
         final = torch.where((finite & u.isfinite().flatten(1).all(1)).view(-1, 1, 1, 1), u.detach(), kept)
@@ -97,9 +99,3 @@ class EmbeddingInversion(Attack):
         across, down = (u[..., :, 1:] - u[..., :, :-1]), (u[..., 1:, :] - u[..., :-1, :])
         variation = across.square().flatten(1).sum(1) + down.square().flatten(1).sum(1)
         return self.alpha_weight * u.abs().pow(self.alpha).flatten(1).sum(1) + self.tv_weight * variation
-
-
-def mean_finite(value: Tensor) -> float:
-    """The mean over rows that are finite; a number that JSON can hold even if none is."""
-    finite = value[value.isfinite()]
-    return float(finite.mean()) if len(finite) else torch.finfo(value.dtype).max

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakscope.attacks._latent_descent import Lookahead
-from leakscope.attacks._lomma import FeatureTarget, Lomma, Loss
+from leakscope.attacks._lomma import Lomma
 from leakscope.core.attack import ATTACKS
-from leakscope.core.prior import PRIORS, Prior
-from leakscope.core.spec import nested
 
 
-@ATTACKS.register("lomma-gmi")
+@ATTACKS.register("lomma-gmi", revision=2)
 @dataclass(frozen=True)
 class LommaGmi(Lomma):
     """GMI with the logit instead of the cross-entropy, a pull on the features, and students beside the target.
 
-    min_z implausibility(G(z)) + 100·L_id(G(z), y), by `gmi`'s descent; L_id is in `_lomma`:
+    min_z implausibility(G(z)) + 100·L_id(G(z), y), by `gmi`'s descent; L_id is in `attacks._lomma`:
     the mean of −logit_y over target and students plus `feature_weight`·mean((f − f_reg)²).
 
     `students=[]` is the paper's "logit" variant, `loss=cross-entropy, feature_weight=0` its "aug" variant.
@@ -26,16 +24,6 @@ class LommaGmi(Lomma):
     Differs from the paper: small students trained from scratch; `feature=mean` as the published code does,
     `feature=sampled` as the text says.
     """
-
-    prior: Prior = nested(PRIORS, "dcgan")
-    images: int = 5
-    steps: int = 2400
-    learning_rate: float = 0.02
-    loss: Loss = "logit"
-    students: tuple[int, ...] = (16, 24, 32)  # widths
-    epochs: int = 20  # of distillation
-    feature_weight: float = 1.0
-    feature: FeatureTarget = "mean"
 
     @property
     def descent(self) -> Lookahead:

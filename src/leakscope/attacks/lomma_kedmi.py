@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakscope.attacks._latent_descent import GaussianDescent
-from leakscope.attacks._lomma import FeatureTarget, Lomma, Loss
+from leakscope.attacks._lomma import Lomma
 from leakscope.core.attack import ATTACKS
 from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.spec import nested
 
 
-@ATTACKS.register("lomma-kedmi")
+@ATTACKS.register("lomma-kedmi", revision=2)
 @dataclass(frozen=True)
 class LommaKedmi(Lomma):
     """KEDMI with the logit instead of the cross-entropy, a pull on the features, and students beside the target.
 
-    min_{μ,σ} E_z[implausibility(G(z)) + 100·L_id(G(z), y)], by `kedmi`'s descent; L_id is in `_lomma`:
+    min_{μ,σ} E_z[implausibility(G(z)) + 100·L_id(G(z), y)], by `kedmi`'s descent; L_id is in `attacks._lomma`:
     the mean of −logit_y over target and students plus `feature_weight`·mean((f − f_reg)²).
 
     `students=[]` is the paper's "logit" variant, `loss=cross-entropy, feature_weight=0` its "aug" variant.
@@ -28,15 +28,7 @@ class LommaKedmi(Lomma):
     """
 
     prior: Prior = nested(PRIORS, "kedmi-gan")
-    images: int = 5
-    steps: int = 2400
-    learning_rate: float = 0.02
     log_variance: float = 1.0  # at the start
-    loss: Loss = "logit"
-    students: tuple[int, ...] = (16, 24, 32)  # widths
-    epochs: int = 20  # of distillation
-    feature_weight: float = 1.0
-    feature: FeatureTarget = "mean"
 
     @property
     def descent(self) -> GaussianDescent:

@@ -37,6 +37,7 @@ class Miface(Attack):
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.HEAD})
     goal: ClassVar[str] = "identities"
+    adapts: ClassVar[bool] = True
     white_box: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

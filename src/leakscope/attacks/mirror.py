@@ -19,6 +19,7 @@ from leakscope.core.attack import ATTACKS, Observed, Prepared, Reconstruction
 from leakscope.core.prior import PRIORS, Generator, Prior
 from leakscope.core.spec import nested
 from leakscope.core.threat import Access, View
+from leakscope.nn.style_space import style_bounds
 
 _WEIGHT = 10.0
 _MIRRORED = 0.5  # chance that all pictures of a class are mirrored at a step
@@ -68,8 +69,9 @@ class Mirror(ClassAttack):
         del prepared
         target, seed = WhiteBox(view, rng), seed_from(rng)
         generator = view.prior(self.prior)
-        low, high, _ = generator.style_bounds(
-            self.samples, seeds.generator(seed, "box"), deviations=self.deviations, truncation=self.truncation
+        box = seeds.generator(seed, "box")
+        low, high, _ = style_bounds(
+            generator, self.samples, box, deviations=self.deviations, truncation=self.truncation
         )
         pool = draw_pool(generator, self.samples, self.truncation, seed, lambda x: target.scores(x).log_softmax(1))
         return rebuild(

@@ -16,6 +16,7 @@ from leakscope.core.attack import ATTACKS, Observed, Prepared, Reconstruction
 from leakscope.core.prior import PRIORS, Generator, Prior
 from leakscope.core.spec import nested
 from leakscope.core.threat import Access, View
+from leakscope.nn.style_space import from_p, style_bounds, to_p
 
 _BATCH = 256  # pictures sent at once
 _STEP = 0.1  # of a mutation, in deviations of P
@@ -68,8 +69,9 @@ class MirrorBlackbox(ClassAttack):
         seed = seed_from(rng)
         generator = view.prior(self.prior)
         require_queries(view, self.population, "mirror-blackbox", "raise queries or lower population")
-        low, high, deviation = generator.style_bounds(
-            self.samples, seeds.generator(seed, "box"), deviations=self.deviations, truncation=self.truncation
+        box = seeds.generator(seed, "box")
+        low, high, deviation = style_bounds(
+            generator, self.samples, box, deviations=self.deviations, truncation=self.truncation
         )
         affordable = self.samples if view.budget.left >= 2 * self.samples else int(view.budget.left) // 2
         size = max(self.population, min(self.samples, affordable))
@@ -127,10 +129,11 @@ class _Herd:
         first, second = (w.gather(1, parents[:, i, :, None].expand(-1, -1, width)) for i in (0, 1))
         better, worse = (share.gather(1, parents[:, i]) for i in (0, 1))
         from_first = (better / (better + worse).clamp_min(1e-30))[..., None]
-        p = self.generator.to_p(torch.where(draws.uniform(count, width, rows=rows) < from_first, first, second))
+        child = torch.where(draws.uniform(count, width, rows=rows) < from_first, first, second)
+        p = to_p(self.generator, child)
         mutated = draws.uniform(count, width, rows=rows) < self.settings.mutation
         shift = _STEP * self.deviation * (2 * draws.uniform(count, width, rows=rows) - 1)
-        return self.generator.from_p(torch.where(mutated, p + shift, p)).clamp(*self.box)
+        return from_p(self.generator, torch.where(mutated, p + shift, p)).clamp(*self.box)
 
     def _fitness(self, w: Tensor, classes: Tensor) -> Tensor:
         labels = classes.repeat_interleave(w.shape[1])

@@ -10,17 +10,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import take_apart, why_not
-from leakscope.attacks._chain import Block, Chain
-from leakscope.attacks._krylov import dot, norm, rows
 from leakscope.attacks._observed import checked_features, explainable, release_error
-from leakscope.attacks._pieces import IDENTITY, Affine, Rectifier, Smooth
 from leakscope.attacks._release import child
-from leakscope.attacks.embedding import EmbeddingInversion, mean_finite
+from leakscope.attacks.embedding import EmbeddingInversion
+from leakscope.attacks.peeling.chain import Block, Chain
+from leakscope.attacks.peeling.krylov import dot, norm, rows
+from leakscope.attacks.peeling.pieces import IDENTITY, Affine, Rectifier, Smooth
+from leakscope.attacks.peeling.take_apart import take_apart, why_not
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, Encoder, View
+from leakscope.nn.curves import mean_curve, mean_of_finite
 
 _CHUNK = 32
 _POINTS = 20  # of the curve
@@ -94,7 +95,7 @@ class Peel(Attack):
         peeled = list(reversed(fit_of.items()))  # in the order they were solved: a failure spreads onwards
         worst = torch.stack(list(fit_of.values())).nan_to_num(torch.inf).amax(0)
         found = Diagnostics(
-            curve=tuple(torch.tensor(curves).mean(0).tolist()),
+            curve=mean_curve(curves),
             diverged=float((~(worst < _DIVERGED) | ~torch.cat(finite)).float().mean()),
             diverged_blocks=tuple(name for name, fit in peeled if not bool((fit < _DIVERGED).all())),
             unexplained=float((~(worst <= allowed)).float().mean()),
@@ -133,7 +134,8 @@ class Peel(Attack):
             if value is not None:
                 usable = value.isfinite()
                 kept = torch.where(rows(usable, kept), problem.variables[0], kept)
-                curve.append(mean_finite(value / size))
+                mean = mean_of_finite(value / size)
+                curve.append(math.nan if mean is None else mean)
             optimizer.step()
             for part in problem.variables[1:]:
                 part.clamp_(min=0)
@@ -223,4 +225,4 @@ class _Penalty:
 
 def _summary(fit: Tensor) -> dict[str, float | None]:
     worst = float(fit.max())
-    return {"fit": mean_finite(fit), "worst": worst if math.isfinite(worst) else None}
+    return {"fit": mean_of_finite(fit), "worst": worst if math.isfinite(worst) else None}

@@ -9,19 +9,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks._blocks import take_apart, why_not
-from leakscope.attacks._chain import Block, Chain
-from leakscope.attacks._invert import Injectivity, Inverse, injectivity, invert
-from leakscope.attacks._krylov import cgls
 from leakscope.attacks._observed import checked_features, explainable, noise_level, release_error
-from leakscope.attacks._pieces import Affine
 from leakscope.attacks._release import child
 from leakscope.attacks.e2e_lbfgs import EndToEnd
-from leakscope.attacks.embedding import mean_finite
+from leakscope.attacks.peeling.chain import Block, Chain
+from leakscope.attacks.peeling.invert import Injectivity, Inverse, injectivity, invert
+from leakscope.attacks.peeling.krylov import cgls
+from leakscope.attacks.peeling.pieces import Affine
+from leakscope.attacks.peeling.take_apart import take_apart, why_not
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, Encoder, View
+from leakscope.nn.curves import mean_of_finite
 
 _CHUNK = 16
 _NOT_INVERTED = 0.01  # relative fit of a block above which its solve counts as failed …
@@ -34,7 +34,7 @@ class PeelExact(Attack):
     """Inverts each block by its piecewise linearity, from the deepest, then the shallow layers.
 
     x_{ℓ−1} with `W_s x + W_2 act(W_1 x) = x_ℓ`: fixed point with Anderson mixing, then Newton on the sign
-    pattern (`_invert`). Shallow layers are one linear least-squares problem if they are affine, and a
+    pattern (`peeling.invert`). Shallow layers are one linear least-squares problem if they are affine, and a
     smooth-picture problem (`e2e-lbfgs`) if they are not, or lose dimensions.
 
     The tolerance grows by `tolerance` a block: a block cannot be fitted closer than the error it
@@ -77,7 +77,7 @@ class PeelExact(Attack):
             peeled = self._peel(chain, y, noise, generator)
             pictures, fit = self._shallow(chain, peeled.x, peeled.noise, view.image_shape, generator)
             table.add(peeled)
-            table.rows["shallow"] = {"fit": mean_finite(fit), "worst": float(fit.max())}
+            table.rows["shallow"] = {"fit": mean_of_finite(fit), "worst": float(fit.max())}
             images.append(pictures.clamp(0, 1))
             failed.append(peeled.failed | ~fit.isfinite())
             unexplained.append(peeled.unexplained | ~(fit <= explainable(peeled.x, peeled.noise)))
@@ -191,7 +191,7 @@ class _Table:
             name, inverse = step.block.name, step.inverse
             worst = max(float(inverse.fit.nan_to_num(torch.inf).max()), self.rows.get(name, {}).get("worst") or 0.0)
             measured = step.measured.__dict__ | {"deficiency": step.measured.deficiency}
-            self.rows[name] = {"method": inverse.method, "fit": mean_finite(inverse.fit), "worst": worst, **measured}
+            self.rows[name] = {"method": inverse.method, "fit": mean_of_finite(inverse.fit), "worst": worst, **measured}
             for rows, names in ((step.failed, self.failed), (step.unexplained, self.unexplained)):
                 if bool(rows.any()) and name not in names:
                     names.append(name)

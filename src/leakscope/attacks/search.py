@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks._expectation import Expected, ReleaseModel, learn_release
-from leakscope.attacks._lbfgs import Minimum, Objective, minimise
 from leakscope.attacks._release import child
+from leakscope.attacks.peeling.lbfgs import Minimum, Objective, minimise
 from leakscope.core import progress
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.results import Diagnostics

@@ -18,10 +18,10 @@ class Shown:
     positive: bool
     negative: bool
     twin: bool  # an undefended target beside every defence
-    adaptive: bool  # an attack made against each defence
+    adaptive: bool  # an attack that trains on what each defence releases, with all that is granted
     canary: bool
     flat_budget: bool
-    contested: bool  # an outside attack on every defended target
+    contested: bool  # an outside attack on every defended target that beats what the label tells
 
 
 def level_of(shown: Shown) -> EvidenceReport:
@@ -39,8 +39,8 @@ def level_of(shown: Shown) -> EvidenceReport:
             ],
             "E2": [
                 ("an attack made against each defence", shown.adaptive),
-                ("canary found", shown.canary),
-                ("twice the budget does not help", shown.flat_budget),
+                ("a canary planted in the defended features found", shown.canary),
+                ("a larger budget, another start and more data do not help", shown.flat_budget),
             ],
             "E3": [("an outside attack or a stated bound", shown.contested)],
         }

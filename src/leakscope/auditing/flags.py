@@ -18,6 +18,12 @@ MISMATCHED = 0.05
 COLLAPSE = 0.1
 #: Share of its reconstructions that an attack with gradients must make its own target accept.
 ACCEPTED = 0.9
+#: The best attack must come this near to what the label alone tells, or it is blind.
+BLIND = 0.02
+#: Below this mean, a victim whose own picture was rebuilt almost whole is an exception that the mean hides.
+EXPOSED_MEAN = 0.5
+#: Share of right labels by which what was observed may fall short of what the network was credited with …
+SHORTFALL = 0.1
 #: Blocks a flag names; a failure spreads from the first to all that are peeled after it.
 _NAMED = 3
 
@@ -42,18 +48,52 @@ def with_flags(
 ) -> list[AttackResult]:
     """The results of one target under one threat, each with every flag that it, its controls and its rivals raise."""
     against = _across(results)
+    blind, linear = _blind(results), _only_linear(results)
     lost = target.has_use and collapsed(target.accuracy, twin_accuracy, len(target.classes))
     flagged = []
     for result in results:
         where = f"{result.attack.label} on {target.defense.label} at {target.cut}, seed {result.seed}"
         raised = dict.fromkeys((*_own(result, target), *against[result.key]), where)
         raised |= {c.flag: c.where or c.attack for c in result.controls if c.flag is not None and not c.passed}
+        place = f"{target.defense.label} at {target.cut}, seed {target.seed}"
+        raised |= dict.fromkeys(_of_target(result, target, blind=blind, linear=linear), place)
         if lost:
             raised[FlagId.ACCURACY_COLLAPSED] = f"{target.defense.label} at {target.cut}"
         named = {flag: _with_blocks(flag, place, result.diagnostics) for flag, place in raised.items()}
         flags = tuple(Flag(flag, place, result.key) for flag, place in named.items())
         flagged.append(replace(result, flags=flags))
     return flagged
+
+
+def _blind(results: Sequence[AttackResult]) -> bool:
+    """Whether no attack reaches the class mean of the label that the server reads from the same features."""
+    floors = [result.label_floor for result in results if result.label_floor is not None]
+    return bool(floors) and max(result.leak for result in results) < max(floors) - BLIND
+
+
+def _only_linear(results: Sequence[AttackResult]) -> bool:
+    """Whether every attack that is trained or searches loses to a linear one."""
+    linear = max((result.leak for result in results if result.traits.linear), default=None)
+    others = [result.leak for result in results if not result.traits.linear]
+    return linear is not None and bool(others) and linear > max(others) + BLIND
+
+
+def _of_target(result: AttackResult, target: TargetRecord, *, blind: bool, linear: bool) -> Iterable[FlagId]:
+    """Flags of all results of a target."""
+    if blind:
+        yield FlagId.BLIND
+    if linear:
+        yield FlagId.LINEAR_BEATS_ALL
+    if target.batch_dependent:
+        yield FlagId.BATCH_DEPENDENT
+    if result.exposed and result.leak < EXPOSED_MEAN:
+        yield FlagId.VICTIMS_EXPOSED
+    seen, credited = result.observed_accuracy, target.accuracy
+    if seen is not None and credited is not None and target.has_use:
+        # Two standard errors of a share of n victims, beside the shortfall.
+        n = result.metrics["leak"].n
+        if seen < credited - SHORTFALL - 2 * (credited * (1 - credited) / n) ** 0.5:
+            yield FlagId.RELEASE_DIFFERS
 
 
 def _own(result: AttackResult, target: TargetRecord) -> Iterable[FlagId]:

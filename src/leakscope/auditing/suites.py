@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from leakscope.core.attack import ATTACKS
 from leakscope.core.errors import unknown
 from leakscope.core.spec import Plain
 
-#: `quick` looks; `full` is what evidence level E1 asks for. An attack that needs a structure which a
-#: target does not have (residual blocks, sparse layers) drops out there.
-SUITES: dict[str, list[str | Plain]] = {
-    "quick": ["ridge", "decoder", "search", "peel-exact", "analytic-sparse"],
-    "full": [
-        "ridge",
-        {"kind": "decoder", "capacity": "small"},
-        {"kind": "decoder", "capacity": "medium"},
-        {"kind": "decoder", "capacity": "large"},
-        {"kind": "decoder", "front": "dense"},
-        {"kind": "decoder", "front": "residual"},
-        {"kind": "decoder", "loss": "random-conv"},
-        "decoder-gan",
-        "search",
-        {"kind": "search", "tv": 1e-2},
-        "peel-exact",
-        "e2e-lbfgs",
-        "analytic-sparse",
-    ],
+#: By goal and name. `quick` looks; `full` is what evidence level E1 asks for. An attack that needs a structure which
+#: a target does not have (residual blocks, sparse layers) drops out there.
+SUITES: dict[str, dict[str, list[str | Plain]]] = {
+    "pictures": {
+        "quick": ["ridge", {"kind": "auto", "effort": "quick"}, "peel-exact", "analytic-sparse"],
+        "full": [
+            "ridge",
+            "auto",
+            "decoder",
+            {"kind": "decoder", "front": "dense"},
+            {"kind": "decoder", "front": "residual"},
+            {"kind": "decoder", "loss": "random-conv"},
+            "decoder-gan",
+            "search",
+            "peel-exact",
+            "e2e-lbfgs",
+            "analytic-sparse",
+        ],
+    },
+    "identities": {
+        "quick": [{"kind": "gmi", "prior": "linear"}],
+        "full": ["gmi", "kedmi", "lomma-gmi", "lomma-kedmi", "brepmi"],
+    },
 }
 
 
-def suite(name: str) -> list[str | Plain]:
-    """The attacks of a suite."""
-    if name not in SUITES:
-        raise unknown("suite", name, SUITES)
-    return SUITES[name]
+def suite(name: str, goal: str = "pictures") -> list[str | Plain]:
+    """The attacks of a suite, with those of other packages that join it."""
+    own = SUITES.get(goal, {})
+    if name not in own:
+        raise unknown("suite", name, own)
+    joined = [kind for kind in ATTACKS if name in ATTACKS[kind].suites and ATTACKS[kind].goal == goal]
+    return [*own[name], *joined]

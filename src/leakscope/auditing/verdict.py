@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leakscope.core.errors import UsageError
-from leakscope.core.results import Direction, EvidenceReport, Flag, GateReport, Summary, TargetRecord, TargetReport
+from leakscope.core.results import (
+    Direction,
+    EvidenceReport,
+    Flag,
+    GateReport,
+    GroupReport,
+    Summary,
+    TargetReport,
+)
 from leakscope.core.words import CONTROLS_FAILED, LEVELS, Verdict
+from leakscope.stats.exposure import victims_needed
 
 _GATE = re.compile(r"^\s*([\w\[\]-]+)\s*(<=|>=|<|>)\s*(-?[\d.]+(?:e-?\d+)?)\s*(?:at\s+(E[0-3]))?\s*$", re.IGNORECASE)
 
@@ -46,6 +56,37 @@ class Gate:
         return value <= self.limit if self.below else value >= self.limit
 
 
+#: The share of victims whose own picture was rebuilt almost whole: a gate may name it like a metric.
+EXPOSED = "exposed"
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What a gate reads of one group: the value itself, and the cautious end of its interval."""
+
+    name: str
+    value: float
+    cautious: float
+    victims: int
+
+    def needed(self, gate: Gate) -> int | None:
+        """How many victims would bring the cautious end to the limit, if the value stayed."""
+        if gate.metric == EXPOSED:
+            return victims_needed(gate.limit) if self.value == 0 else None
+        distance, room = abs(self.cautious - self.value), abs(gate.limit - self.value)
+        return None if room == 0 else math.ceil(self.victims * (distance / room) ** 2)
+
+
+def _readings(gate: Gate, groups: Sequence[GroupReport], targets: Sequence[TargetReport]) -> list[_Reading]:
+    if gate.metric == "leak":
+        return [_Reading(g.name, g.leak.mean, gate.value(g.leak), g.leak.n) for g in groups]
+    if gate.metric == EXPOSED:
+        shares = [(g.name, g.exposed) for g in groups]
+        return [_Reading(name, e.count / e.victims, e.upper, e.victims) for name, e in shares]
+    own = [(t.record.name, t.worst_case[gate.metric]) for t in targets]
+    return [_Reading(name, summary.mean, gate.value(summary), summary.n) for name, summary in own]
+
+
 def evidence(conditions: Mapping[str, Sequence[tuple[str, bool]]]) -> EvidenceReport:
     """The highest level all of whose conditions, and those of the levels below it, hold."""
     met = [text for level in LEVELS for text, held in conditions.get(level, ()) if held]
@@ -69,40 +110,56 @@ class Judgement:
 
 
 def judge(
-    targets: Sequence[TargetReport], flags: Iterable[Flag], reached: EvidenceReport, gate: Gate | None, found: str
+    targets: Sequence[TargetReport],
+    groups: Sequence[GroupReport],
+    flags: Iterable[Flag],
+    reached: EvidenceReport,
+    gate: Gate | None,
+    found: str,
 ) -> Judgement:
     """One verdict. A found leak fails whatever the flags; a clean pass needs all of them quiet.
 
-    Targets with a defence are judged; undefended ones beside them are there to compare with. `found` is the
+    What has a defence is judged; undefended twins are there to compare with. A limit that only the cautious end
+    of an interval passes was not shown to be broken: too few victims were attacked to tell. `found` is the
     goal's sentence, with room for {share}, {target} and {twin}.
     """
     flags = list(flags)
-    judged = [target for target in targets if not target.record.undefended] or list(targets)
+    judged = [group for group in groups if not group.undefended] or list(groups)
+    keys = {key for group in judged for key in group.targets}
     blocking = tuple(sorted({f"{flag.id} ({flag.where})" for flag in flags if flag.blocks}))
-    worst = max(judged, key=lambda target: target.worst_case["leak"].mean)
-    share = max(worst.worst_case["leak"].mean, 0)
-    said = found.format(share=f"{share:.0%}", target=worst.record.name, twin=_twin(worst.record, targets))
+    worst = max(judged, key=lambda group: group.leak.mean)
+    share = max(worst.leak.mean, 0)
+    said = found.format(share=f"{share:.0%}", target=worst.name, twin=_twin(worst, targets, groups))
     if gate is None:
         failed = sorted({flag.where for flag in flags if flag.id in CONTROLS_FAILED})
         if failed:
-            sentence = f"No statement is possible: a control failed for {', '.join(failed)}."
+            sentence = f"{said}, at least: a control failed for {', '.join(failed)}, so more may be there."
             return Judgement(Verdict.INCONCLUSIVE, sentence, blocking, None)
         return Judgement(Verdict.MEASURED, f"{said}; no limit was set.", blocking, None)
 
-    values = [(gate.value(target.worst_case[gate.metric]), target) for target in judged]
-    value, where = (max if gate.below else min)(values, key=lambda pair: pair[0])
-    held = gate.holds(value)
-    report = GateReport(gate.text, gate.metric, gate.limit, gate.level, value, held, where.record.name)
-    if not held:
-        sentence = f"{said}: more than the limit {gate.text} allows ({value:.3g})."
+    readings = _readings(gate, judged, [target for target in targets if target.record.key in keys])
+    where = (max if gate.below else min)(readings, key=lambda reading: reading.cautious)
+    broken = [reading for reading in readings if not gate.holds(reading.value)]
+    held = gate.holds(where.cautious)
+    needed = None if held or broken else where.needed(gate)
+    report = GateReport(
+        gate.text, gate.metric, gate.limit, gate.level, where.cautious, held, where.name, needed
+    )  # fmt: skip
+    if broken:
+        sentence = f"{said}: more than the limit {gate.text} allows ({where.value:.3g})."
         return Judgement(Verdict.FAIL, sentence, blocking, report)
+    if not held:
+        more = f"; about {needed} victims would decide it" if needed else ""
+        reach = f"its interval reaches {where.cautious:.3g}{more}."
+        sentence = f"{said}: {where.value:.3g} lies within the limit {gate.text}, but {reach}"
+        return Judgement(Verdict.INCONCLUSIVE, sentence, blocking, report)
     kept = f"The limit {gate.text} was not exceeded, but"
     if blocking:
         return Judgement(Verdict.INCONCLUSIVE, f"{kept} the attacks cannot be relied on.", blocking, report)
     if gate.level is not None and LEVELS.index(reached.level) < LEVELS.index(gate.level):
         sentence = f"{kept} the evidence is {reached.level}, not {gate.level}."
         return Judgement(Verdict.INCONCLUSIVE, sentence, reached.missing, report)
-    return Judgement(Verdict.PASS, f"{said}: within the limit {gate.text} ({value:.3g}).", (), report)
+    return Judgement(Verdict.PASS, f"{said}: within the limit {gate.text} ({where.cautious:.3g}).", (), report)
 
 
 def gravest(codes: Iterable[int]) -> int:
@@ -110,11 +167,12 @@ def gravest(codes: Iterable[int]) -> int:
     return next((code for code in (1, 4) if code in set(codes)), 0)
 
 
-def _twin(target: TargetRecord, targets: Sequence[TargetReport]) -> str:
+def _twin(group: GroupReport, targets: Sequence[TargetReport], groups: Sequence[GroupReport]) -> str:
     """What the undefended network gives away at the same place, when it was audited too."""
-    for other in targets:
-        record = other.record
-        same = (record.model, record.cut, record.seed) == (target.model, target.cut, target.seed)
-        if same and record.undefended and not target.undefended:
-            return f" ({max(other.worst_case['leak'].mean, 0):.0%} without the defence)"
+    records = {target.record.key: target.record for target in targets}
+    own = records[group.targets[0]]
+    for other in groups:
+        record = records[other.targets[0]]
+        if other.undefended and not group.undefended and (record.model, record.cut) == (own.model, own.cut):
+            return f" ({max(other.leak.mean, 0):.0%} without the defence)"
     return ""

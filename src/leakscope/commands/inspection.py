@@ -95,9 +95,10 @@ def show(
         raise UsageError(f"no store at {store}; give it with --store")
     entry = Store(store).find(key)
     if pictures is not None:
+        from leakscope.experiments.reading import read_result
         from leakscope.report.strips import write_strip
 
-        write_strip(Store(store), entry.key, pictures)
+        write_strip(Store(store), read_result(Store(store), entry.key), pictures)
     print_json({"kind": entry.kind, "key": entry.key, "folder": str(entry.folder), **entry.record})
     return 0
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from leakscope.core.errors import UsageError
+from leakscope.experiments.reading import read_entries
 from leakscope.report.leaderboard import Group, sections
 from leakscope.report.leaderboard_page import leaderboard_page
 from leakscope.report.leaderboard_text import leaderboard_csv, leaderboard_latex, leaderboard_markdown, record_links
-from leakscope.report.results import parse_filters, read_results
+from leakscope.report.results import Entry, choose, parse_filters
 from leakscope.store import Store
 
 _TEXTS = {"md": leaderboard_markdown, "tex": leaderboard_latex, "csv": leaderboard_csv}
@@ -22,8 +23,9 @@ def write_leaderboard(
     if not store.is_dir():
         raise UsageError(f"no store at {store}; give it with --store")
     kept = Store(store)
-    found = read_results(kept, metric, wanted)
-    if not found.rows:
+    entries = [Entry(finding.target, finding.result) for finding in read_entries(kept)]
+    found = choose(entries, metric, wanted)
+    if not found.entries:
         raise UsageError(f"no result of {store} matches; run `leakscope bench` or `audit`, or widen --filter")
     tables = sections(found, group)
     if form == "html":

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from leakscope.core import seeds
+from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
 from leakscope.core.spec import Kind
-from leakscope.core.threat import Access, View
+from leakscope.core.threat import Access, ThreatModel, View, grant
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Observed:
 
     features: Tensor | None = None  # released, at the cut
     classes: Tensor | None = None
+    repeats: Tensor | None = None  # k×N×…: further releases of the same victims, beside `features`
 
     def __len__(self) -> int:
         present = self.features if self.features is not None else self.classes
@@ -63,12 +66,25 @@ class Attack(ABC):
     #: Takes the expectation over a random release, or trains on fresh draws of it.
     averages_noise: ClassVar[bool] = False
 
+    #: Trains on what the defence releases, with all that the threat grants: an attack made against any defence.
+    adapts: ClassVar[bool] = False
+    #: Suites that it joins beside those that Leakscope lists; for attacks of other packages.
+    suites: ClassVar[tuple[str, ...]] = ()
+
     #: Its positive control: a bare pixel path, or the easiest network with the structure that it needs.
     control: ClassVar[str] = "identity"
 
     def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
         """Why this attack cannot run on a network, with the remedy; asked before anything is trained."""
         return None
+
+    def longer(self) -> Attack | None:
+        """The same attack with a larger budget; None: it has none to enlarge."""
+        steps = getattr(self, "steps", None)
+        if not isinstance(steps, int) or steps < 1:
+            return None
+        enlarged: Attack = replace(self, steps=2 * steps)  # type: ignore[type-var]
+        return enlarged
 
     def least_queries(self, victims: int) -> int:
         """How many pictures it must be allowed to send to start at all."""
@@ -81,6 +97,33 @@ class Attack(ABC):
     @abstractmethod
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         """One picture for each row of `seen`."""
+
+    def __call__(
+        self,
+        target: SplitModel,
+        features: Tensor | None = None,
+        *,
+        public: ImageSet | Tensor,
+        classes: Tensor | None = None,
+        threat: ThreatModel | None = None,
+        seed: int = 0,
+    ) -> Reconstruction:
+        """Attack a network without any configuration: `Ridge()(SplitModel(net, "layer2"), features, public=pictures)`.
+
+        `features` are what the target released for its victims (`target.release(x)`); attacks on classes take the
+        numbers of `classes` instead. `public` are the attacker's own pictures.
+        """
+        if isinstance(public, Tensor):
+            public = ImageSet(public.float(), torch.zeros(len(public), dtype=torch.int64), ("unknown",))
+        device = next((p.device for p in target.parameters()), torch.device("cpu"))
+        threat = threat or ThreatModel()
+        threat.require(self.needs, self.kind_name)
+        with torch.no_grad():
+            outputs = target(public.images[:2].to(device)).shape[1]
+        rngs = {n: seeds.generator(seed, "attack", n, device=device) for n in ("oracle", "prepare", "reconstruct")}
+        view = grant(target, threat, public, rngs["oracle"], classes=outputs, device=device)
+        prepared = self.prepare(view, rngs["prepare"])
+        return self.reconstruct(view, prepared, Observed(features, classes), rngs["reconstruct"])
 
 
 ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks")

@@ -124,6 +124,39 @@ class SplitModel(nn.Module):
             return reached.features
         raise AssertionError("unreachable: _forward raises when the cut does not run")
 
+    def behind(self, x: Tensor, z: Tensor) -> dict[str, Tensor]:
+        """Outputs of the layers behind the cut when the features `z` come out of it, in the order of computation.
+
+        Containers whose output is that of their last layer are left out. `x` only starts the network; layers
+        that read what comes before the cut see it, not the pictures behind `z`.
+        """
+        kept: dict[str, Tensor] = {}
+        last: list[Tensor] = [z]
+        reached = False
+
+        def at_cut(features: Tensor) -> Tensor:
+            nonlocal reached
+            reached = True
+            return z.clone()
+
+        def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
+            def keep(module: nn.Module, args: Any, output: Any) -> None:
+                if reached and isinstance(output, Tensor) and output is not last[-1] and len(output) == len(z):
+                    last.append(output)
+                    # A copy: the next layer may work in place. A layer that runs again has its last output kept.
+                    kept[name] = output.clone()
+
+            return keep
+
+        before = {self.cut, *(self.cut.rsplit(".", depth)[0] for depth in range(1, self.cut.count(".") + 1))}
+        handles = [m.register_forward_hook(watch(n)) for n, m in self.model.named_modules() if n and n not in before]
+        try:
+            self._forward(x, at_cut)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return kept
+
     def release(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """What leaves the client for the pictures `x`."""
         return self.defense.release(self.encode(x), rng, training=self.training)

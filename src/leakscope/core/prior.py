@@ -34,7 +34,6 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
@@ -101,27 +100,6 @@ class Generator(nn.Module, ABC):
         """Pictures of styles: N×style, the same in every layer, or N×layers×style."""
         return self.decode(w[:, 0] if w.ndim == 3 else w)
 
-    def to_p(self, w: Tensor) -> Tensor:
-        """The P space: undoes the mapping network's last leaky rectifier, so that coordinates look Gaussian."""
-        return F.leaky_relu(w, 1 / self.slope)
-
-    def from_p(self, p: Tensor) -> Tensor:
-        return F.leaky_relu(p, self.slope)
-
-    @torch.no_grad()
-    def style_bounds(
-        self, count: int, rng: torch.Generator, *, deviations: float = 1.0, truncation: float = 1.0, batch: int = 4096
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Low and high w of a box around common styles, and the deviation σ of each coordinate of P.
-
-        The box is mean ± `deviations`·σ in P, brought back to W (MIRROR); the map is monotone, so a box
-        stays a box. `count` latents are drawn.
-        """
-        sizes = [min(batch, count - start) for start in range(0, count, batch)]
-        p = torch.cat([self.to_p(self.to_style(self.sample(size, rng), truncation)) for size in sizes])
-        mean, deviation = p.mean(0), p.std(0)
-        return self.from_p(mean - deviations * deviation), self.from_p(mean + deviations * deviation), deviation
-
     @torch.no_grad()
     def pictures(self, count: int, rng: torch.Generator, batch: int = 128) -> Tensor:
         """Random pictures, count×C×H×W on the CPU: what FID and nearest-neighbour checks read."""
@@ -140,6 +118,26 @@ class Generator(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(itertools.chain(self.parameters(), self.buffers())).device
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a prior is fitted with.
+
+    `checkpoint` is a folder for work under way: killed and called again with a generator in the same
+    state, `fit` gives the numbers of a run that was never killed.
+    """
+
+    public: ImageSet
+    rng: torch.Generator
+    device: torch.device
+    checkpoint: Path | None = None
+    scores: Scores | None = None  # the target's, for a prior that `reads_scores`
+    start: PriorState | None = None  # of the prior it `begins_with`
+
+    def seed(self) -> int:
+        """One number of the generator, to name others by."""
+        return int(torch.randint(2**31, (1,), generator=self.rng, device=self.rng.device))
 
 
 class Prior(ABC):
@@ -163,7 +161,6 @@ class Prior(ABC):
         """Refuse pictures this prior cannot make: one line, with the remedy. The default makes any."""
         return
 
-    @abstractmethod
     def fit(
         self,
         public: ImageSet,
@@ -174,11 +171,12 @@ class Prior(ABC):
         scores: Scores | None = None,
         start: PriorState | None = None,
     ) -> PriorState:
-        """Learn from public pictures alone.
+        """Learn from public pictures alone."""
+        return self.learn(Material(public, rng, device, checkpoint, scores, start))
 
-        `checkpoint` is a folder for work under way: killed and called again with a generator in the same
-        state, `fit` gives the numbers of a run that was never killed.
-        """
+    @abstractmethod
+    def learn(self, given: Material) -> PriorState:
+        """`fit`, as each prior does it."""
 
     @abstractmethod
     def generator(self, state: PriorState, device: torch.device) -> Generator:

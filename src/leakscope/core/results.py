@@ -218,7 +218,9 @@ class AttackResult:
     diagnostics: Diagnostics
     control: str  # key of the attack's positive control
     mismatched: float  # leak of the same reconstructions against other victims: the negative control
-    label_floor: float | None = None  # leak of the class mean of the label that the head reads; None: not granted
+    label_floor: float | None = None  # leak of the class mean of the label that the head reads; None: no such floor
+    observed_accuracy: float | None = None  # of the head on the very features that were observed
+    exposed: int = 0  # victims whose own leak passes 0.9
     command: str | None = None  # what repeats it, but for cut, defence, attack and seed
     by: str | None = None  # who attacked, for an outside attack
     controls: tuple[ControlResult, ...] = ()
@@ -234,7 +236,7 @@ class AttackResult:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Finding:
     """A result with the target it belongs to: one row of every table."""
 
     target: TargetRecord
@@ -287,8 +289,18 @@ class Bound:
     rate: float
     blind: float
     nats: float
+    dimensions: int
     pictures: int
     assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExposedShare:
+    """How many victims' own pictures were rebuilt almost whole by any attack, and what that says of all others."""
+
+    count: int
+    victims: int
+    upper: float  # exact 95 % upper bound on the share of victims with an own leak above 0.9
 
 
 @dataclass(frozen=True)
@@ -297,9 +309,21 @@ class TargetReport:
 
     record: TargetRecord
     strongest: str | None  # key of the result that rebuilt most
-    worst_case: Mapping[str, Summary]  # for each victim the attack that did best on it
+    worst_case: Mapping[str, Summary]  # the strongest attack, corrected for having been chosen
+    exposed: ExposedShare | None = None
     bound: Bound | None = None
     blocks: Blocks | None = None
+
+
+@dataclass(frozen=True)
+class GroupReport:
+    """All seeds of one network with one defence at one cut: what a statement about the defence rests on."""
+
+    name: str
+    targets: tuple[str, ...]  # keys, one per seed
+    undefended: bool
+    leak: Summary  # the strongest attack; over several seeds, with seeds as a random effect
+    exposed: ExposedShare
 
 
 @dataclass(frozen=True)
@@ -320,9 +344,10 @@ class GateReport:
     metric: str
     limit: float
     level: str | None
-    value: float
+    value: float  # the cautious end of the interval
     held: bool
     where: str
+    victims_needed: int | None = None  # that would decide it, where too few were attacked
 
 
 @dataclass(frozen=True)
@@ -378,6 +403,7 @@ class AuditReport:
     config: Plain
     versions: Mapping[str, str]
     targets: tuple[TargetReport, ...]
+    groups: tuple[GroupReport, ...]
     results: tuple[AttackResult, ...]
     left_out: tuple[LeftOut, ...]
     metrics: tuple[MetricInfo, ...]
@@ -403,7 +429,7 @@ class AuditReport:
 
     def to_frame(self) -> Any:
         """One row per attack on a target, as a pandas DataFrame."""
-        return to_frame([Entry(self.target(result.target).record, result) for result in self.results])
+        return to_frame([Finding(self.target(result.target).record, result) for result in self.results])
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
@@ -434,7 +460,7 @@ def from_json(cls: type[T], plain: object, where: str = "the record") -> T:
         ) from None
 
 
-def to_frame(entries: Iterable[Entry]) -> Any:
+def to_frame(entries: Iterable[Finding]) -> Any:
     """Results as a pandas DataFrame: how everything is called, then the mean of every metric, then the doubts."""
     try:
         import pandas as pd

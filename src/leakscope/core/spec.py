@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import inspect
 import json
+import math
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from leakscope.core.errors import UsageError, unknown
+from leakscope.core.yaml_text import parse_yaml
 
 T = TypeVar("T")
 Plain = dict[str, Any]
@@ -39,6 +42,8 @@ def describe(value: object) -> Any:
         if hasattr(value, "kind_name"):
             plain["kind"] = value.kind_name
             plain["revision"] = getattr(value, "revision", 1)
+            if not type(value).__module__.startswith("leakscope."):
+                plain["code"] = code_digest(type(value))  # nobody bumps revisions there
         for field in dataclasses.fields(value):
             if not field.metadata.get("identity", True):
                 continue  # carried along, but already identified by another field
@@ -63,6 +68,16 @@ def describe(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} has no plain description")
 
 
+def code_digest(cls: type[Any]) -> str:
+    """Identity of the code of a class: the file it stands in, or, where there is none, its compiled functions."""
+    try:
+        text = Path(inspect.getfile(cls)).read_bytes()
+    except (OSError, TypeError):
+        functions = (f for base in cls.__mro__ for f in vars(base).values() if inspect.isfunction(f))
+        text = b"".join(f.__code__.co_code + repr(f.__code__.co_consts).encode() for f in functions)
+    return hashlib.sha256(text).hexdigest()[:24]
+
+
 def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
     """`cls(**fields)` with checked types; every problem in one line."""
     known = {field.name for field in dataclasses.fields(cast("Any", cls)) if field.init}
@@ -75,14 +90,27 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
         # Fields may hold our own protocols and torch objects, which pydantic checks by isinstance.
         cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
     try:
-        return TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
+        built = TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}" for item in error.errors()
         )
         raise UsageError(f"{name}: {problems}") from None
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{name}: {' '.join(str(error).split())[:300]}") from None
+    for key in fields:
+        if _has_odd_number(getattr(built, key)):
+            raise UsageError(f"{name}: {key} is not a finite number; no result could be kept under it")
+    return built
+
+
+def _has_odd_number(value: object) -> bool:
+    """Whether there is NaN or infinity in a field: most comparisons let them pass, and no key is made of them."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_has_odd_number(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(_has_odd_number(item) for item in value)
 
 
 def _with_nested_built(cls: type[Any], fields: Mapping[str, Any]) -> Plain:
@@ -112,8 +140,10 @@ def parse(text: str) -> Plain:
         if not equals and position:
             raise UsageError(f"{text!r}: write the {position + 1}th setting as field=value")
         try:
-            plain[key if equals else "*"] = yaml.safe_load(value if equals else item)
-        except yaml.YAMLError:
+            plain[key if equals else "*"] = parse_yaml(value if equals else item, f"{item[:60]!r}", finite=False)
+        except UsageError as error:
+            if "is not YAML" not in str(error):
+                raise
             raise UsageError(f"{text!r}: cannot read {item!r}; write field=value, lists as [1,2]") from None
     return plain
 
@@ -151,7 +181,11 @@ class Kind(Generic[T]):
             for module in pkgutil.iter_modules(package.__path__, self.package + "."):
                 importlib.import_module(module.name)
             for entry in entry_points(group=self.package):
-                entry.load()
+                try:
+                    entry.load()
+                except Exception as error:
+                    reason = next(iter(str(error).splitlines()), type(error).__name__)
+                    warnings.warn(f"plug-in {entry.name!r} of {entry.value} cannot be loaded: {reason}", stacklevel=2)
             self._complete = True
         return self._classes
 
@@ -170,7 +204,7 @@ class Kind(Generic[T]):
             spec = parse(spec)
         if not isinstance(spec, Mapping):
             return spec
-        fields = {key: value for key, value in spec.items() if key not in {"kind", "revision"}}
+        fields = {key: value for key, value in spec.items() if key not in {"kind", "revision", "code"}}
         if "kind" not in spec:
             raise UsageError(f"a {self.name} needs a 'kind', one of: {', '.join(self)}")
         cls = self[str(spec["kind"])]

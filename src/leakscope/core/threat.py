@@ -40,8 +40,13 @@ class ThreatModel:
     knows_defense: bool = True  # False only to demonstrate obscurity
     queries: int | None = None  # pictures it may send; None: no limit
 
+    @property
+    def reach(self) -> frozenset[Access]:
+        """What is granted and what follows from it: whoever holds the encoder answers queries at home."""
+        return self.access | ({Access.QUERY} if Access.ENCODER in self.access else frozenset())
+
     def require(self, needs: frozenset[Access], attack: str) -> None:
-        missing = sorted(needs - self.access)
+        missing = sorted(needs - self.reach)
         if missing:
             granted = ", ".join(sorted(self.access)) or "nothing"
             raise UsageError(f"{attack} needs {', '.join(missing)}; the threat model grants: {granted}")
@@ -68,6 +73,19 @@ class Oracle:
 
     def labels(self, x: Tensor) -> Tensor:
         return self.scores(x).argmax(1)
+
+
+class HomeOracle:
+    """Answers that the attacker computes itself, with the encoder it holds and the defence it knows: no budget."""
+
+    def __init__(self, encoder: nn.Module, defense: Defense, rng: torch.Generator) -> None:
+        self._encoder = encoder
+        self._defense = defense
+        self._rng = rng
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        return self._defense.release(self._encoder(x), self._rng)
 
 
 @dataclass
@@ -125,9 +143,17 @@ class View:
 
     @property
     def network(self) -> SplitModel:
-        """The whole network; needs both halves."""
-        network: SplitModel = self._get(Access.HEAD)
+        """The whole network; needs both halves. Its defence is the identity when the attacker does not know it."""
+        network: SplitModel = self._get("network")
         return network
+
+    def behind(self, z: Tensor) -> dict[str, Tensor]:
+        """What the server's own layers make of released features, by name, in the order of computation.
+
+        The features are handed to the server as one batch, as they came.
+        """
+        activations: dict[str, Tensor] = self._get(Access.HEAD)(z)
+        return activations
 
     @property
     def defense(self) -> Defense:
@@ -146,7 +172,7 @@ class View:
             return prior.generator(state, self.device)
 
     def query(self, x: Tensor) -> Tensor:
-        """Released features of the attacker's pictures."""
+        """Released features of the attacker's pictures; computed at home when only the encoder was granted."""
         answer: Tensor = self._get(Access.QUERY)(x)
         return answer
 
@@ -191,7 +217,7 @@ def fit_prior(
 
 def charge_for_prior(prior: Prior, view: View, pictures: int) -> None:
     """What a kept prior once cost: its scores count, unless the attacker holds the weights and asks nobody."""
-    if pictures and Access.HEAD not in view:
+    if pictures and "network" not in view:
         try:
             view.budget.spend(pictures)
         except QueriesExhausted as error:
@@ -199,7 +225,7 @@ def charge_for_prior(prior: Prior, view: View, pictures: int) -> None:
 
 
 def _scores_for_prior(prior: Prior, view: View, seed: int) -> Scores:
-    if Access.HEAD in view:
+    if "network" in view:
         rng = seeds.generator(seed, "prior", "scores", device=view.device)
         return lambda x: view.network.run(x, rng).scores
     if Access.SCORES in view:
@@ -258,6 +284,20 @@ class Encoder(nn.Module):
         return self.split.encode(x)
 
 
+class Server:
+    """The server's half: released features in, the outputs of every layer behind the cut out."""
+
+    def __init__(self, target: SplitModel, example: Tensor) -> None:
+        self._split = copy.deepcopy(target).eval().requires_grad_(False)
+        self._split.defense = Defense()  # features come released
+        self._example = example[:1]
+
+    @torch.no_grad()
+    def __call__(self, z: Tensor) -> dict[str, Tensor]:
+        # Any picture starts the network; at the cut its features give way to those that were sent.
+        return self._split.behind(self._example.to(z.device).expand(len(z), -1, -1, -1), z)
+
+
 def grant(
     target: SplitModel,
     threat: ThreatModel,
@@ -275,6 +315,7 @@ def grant(
     budget = Budget(threat.queries)
     oracle = Oracle(copy.deepcopy(target).eval(), budget, rng)
     example = public.images[:2].to(device)
+    known = target.defense if threat.knows_defense else Defense()
     handed: dict[str, Any] = {}
     if threat.public_data:
         handed["public"] = public
@@ -286,7 +327,12 @@ def grant(
         handed[Access.LABELS] = oracle.labels
     if Access.ENCODER in threat.access:
         handed[Access.ENCODER] = Encoder(target, example)
-        handed["defense"] = target.defense if threat.knows_defense else Defense()
+        handed["defense"] = known
+        if Access.QUERY not in threat.access:
+            handed[Access.QUERY] = HomeOracle(handed[Access.ENCODER], known, rng).features
+    if Access.HEAD in threat.access:
+        handed[Access.HEAD] = Server(target, example)
     if {Access.ENCODER, Access.HEAD} <= threat.access:
-        handed[Access.HEAD] = copy.deepcopy(target).eval().requires_grad_(False)
+        handed["network"] = copy.deepcopy(target).eval().requires_grad_(False)
+        handed["network"].defense = known
     return View(public.shape, classes, device, budget, handed, priors)

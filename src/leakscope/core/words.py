@@ -22,7 +22,36 @@ class Verdict(StrEnum):
         return {Verdict.PASS: 0, Verdict.MEASURED: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 4}[self]
 
 
+#: A verdict as a title, and what it means. None of these says more, or less, than the audit's own sentence.
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    Verdict.MEASURED: ("Measured", "No limit was set, so nothing was judged: this page reports what was measured."),
+    Verdict.PASS: ("Pass", "The limit that was set was kept, on evidence of the level that was asked for."),
+    Verdict.FAIL: (
+        "Fail",
+        "More could be recovered than the limit that was set allows. A failure is valid at every level of evidence: "
+        "what was rebuilt here can be rebuilt.",
+    ),
+    Verdict.INCONCLUSIVE: (
+        "Inconclusive",
+        "This is not a pass. What was rebuilt is a lower bound; the doubts that keep the audit from saying more are "
+        "listed below.",
+    ),
+}
+
 LEVELS = ("E0", "E1", "E2", "E3")
+#: A level of evidence as a title, and what stands behind it.
+EVIDENCE: dict[str, tuple[str, str]] = {
+    "E0": (
+        "Smoke test",
+        "A quick look. A leak that it found is real; one that it did not find may still be there.",
+    ),
+    "E1": ("Full suite", "The fixed suite of attacks, three seeds, controls passed, floors subtracted."),
+    "E2": (
+        "Adaptive",
+        "The full suite, an attack made against this defence, a planted canary found, and no gain from more budget.",
+    ),
+    "E3": ("Contested", "Adaptive evidence, and an outside attempt or a stated mathematical bound."),
+}
 
 
 class Control(StrEnum):
@@ -32,6 +61,16 @@ class Control(StrEnum):
     NEGATIVE = "negative"  # nothing is found where there is nothing
     CANARY = "canary"  # the attack finds a copy of the picture planted in the defended features
     BUDGET = "budget"  # more steps, more data and another start rebuild no more
+
+
+CONTROLS: dict[Control, str] = {
+    Control.POSITIVE: "Positive control",
+    Control.NEGATIVE: "Negative control",
+    Control.CANARY: "Canary",
+    Control.BUDGET: "Budget control",
+}
+
+SEVERITIES: dict[Severity, str] = {"blocks": "Blocks the verdict", "warns": "Worth knowing"}
 
 
 class FlagId(StrEnum):
@@ -53,6 +92,12 @@ class FlagId(StrEnum):
     FEATURES_UNEXPLAINED = "features-unexplained"
     NOISE_NOT_AVERAGED = "noise-not-averaged"
     SINGLE_CLASS_MEANS = "single-class-means"
+    BLIND = "blind-attacker"
+    LINEAR_BEATS_ALL = "linear-beats-all"
+    RELEASE_DIFFERS = "release-differs"
+    BATCH_DEPENDENT = "batch-dependent-release"
+    VICTIMS_EXPOSED = "victims-exposed"
+    NEAR_DUPLICATES = "near-duplicates"
 
 
 @dataclass(frozen=True)
@@ -79,6 +124,12 @@ FLAGS: dict[FlagId, Rule] = {
     FlagId.ZERO_GRADIENT: Rule("warns", "The encoder's gradient vanishes for some victims (rounding, saturation): search sees nothing, other attacks may."),
     FlagId.FEATURES_UNEXPLAINED: Rule("warns", "What this attack rebuilt does not explain the features it was given (a block that loses dimensions or folds, a solve that diverged or stopped early); another attack on this target does, and recovers no less."),
     FlagId.NOISE_NOT_AVERAGED: Rule("warns", "The release is random and this attack does not take its expectation."),
+    FlagId.BLIND: Rule("blocks", "Every attack rebuilt less than the mean picture of the class that the server itself reads from the same features: the attackers are blind to what is there, and their failure says nothing."),
+    FlagId.LINEAR_BEATS_ALL: Rule("blocks", "A linear inverter recovers more than every attack that is trained or searches: none of them was strong enough here to say what is left."),
+    FlagId.RELEASE_DIFFERS: Rule("blocks", "The network's accuracy on the very features that the attacker observed is far below the accuracy it was credited with: what was attacked is not what does the work."),
+    FlagId.BATCH_DEPENDENT: Rule("blocks", "What is released for a picture depends on the pictures sent beside it, so that attacks that query one picture at a time see something else."),
+    FlagId.VICTIMS_EXPOSED: Rule("blocks", "Some victims' own pictures were rebuilt almost whole (own leak above 0.9) although the mean is low: a mean protects nobody in particular. Set a limit such as exposed<=0.05."),
+    FlagId.NEAR_DUPLICATES: Rule("blocks", "Some victims' pictures are nearly the same as a public picture: the attacker owns the answer, or the victim is not private."),
     FlagId.SINGLE_CLASS_MEANS: Rule("warns", "Public data lacks some victims' classes; their floor is the overall mean picture."),
 }  # fmt: skip
 

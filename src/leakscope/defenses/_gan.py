@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from leakscope.core import progress, seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.nn.averages import follow
 
 #: Length of the random vector, and pictures in a step.
 LATENT = 64
@@ -115,14 +116,6 @@ def trained_generator(data: ImageSet, steps: int, width: int, rng: torch.Generat
             makers.zero_grad(set_to_none=True)
             F.softplus(-discriminator(fake, y)).mean().backward()
             makers.step()
-            _follow(average, generator)
+            follow(average, generator, _MEMORY)
             bar.advance(1)
     return average.eval().requires_grad_(False)
-
-
-@torch.no_grad()
-def _follow(average: nn.Module, model: nn.Module) -> None:
-    for own, new in zip(average.parameters(), model.parameters(), strict=True):
-        own.lerp_(new, 1 - _MEMORY)
-    for kept, current in zip(average.buffers(), model.buffers(), strict=True):
-        kept.copy_(current)

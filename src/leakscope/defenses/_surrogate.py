@@ -24,16 +24,6 @@ Form = Literal["published", "adversarial", "detached"]
 DIRECTIONS: dict[str, float] = {"published": 1.0, "adversarial": -1.0, "detached": 0.0}
 
 
-def refuse_form(form: str) -> None:
-    if form not in DIRECTIONS:
-        raise ValueError(f"unknown form {form!r}; form must be one of {', '.join(DIRECTIONS)}")
-
-
-def optimised(form: Form, aux: nn.Module) -> Iterable[nn.Parameter]:
-    """The surrogate's weights, unless they stay as drawn: weight decay moves even those without a gradient."""
-    return () if form == "detached" else aux.parameters()
-
-
 def gradient_times(x: Tensor, factor: float) -> Tensor:
     """x, to the bit, with `factor` on its gradient."""
     return x.detach() if factor == 0 else x.detach() + factor * (x - x.detach())
@@ -75,7 +65,7 @@ class Watch(nn.Module):
         several = classes.count > 1
         share = (samples * several).sum() / several.sum().clamp_min(1)
         now = torch.stack([penalty, deviation, share])
-        fresh = self.seen == 0
+        fresh = self.first[0] == 0  # until the penalty acts: a form may keep silent at first
         self.first.copy_(torch.where(fresh, now, self.first))
         self.last.copy_(torch.where(fresh, now, 0.95 * self.last + 0.05 * now))
         self.seen += 1
@@ -143,3 +133,19 @@ class AttentionForm(Defense, ABC):
 
     def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
         return aux.watch.notes() if isinstance(aux, Watched) else {}
+
+
+@dataclass(frozen=True)
+class DirectedForm(AttentionForm):
+    """An attention form whose own weights descend the penalty, ascend it, or stay as they were drawn."""
+
+    form: Form = "adversarial"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form not in DIRECTIONS:
+            raise ValueError(f"unknown form {self.form!r}; form must be one of {', '.join(DIRECTIONS)}")
+
+    def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
+        """The surrogate's weights, unless they stay as drawn: weight decay moves even those without a gradient."""
+        return () if self.form == "detached" else aux.parameters()

@@ -16,8 +16,8 @@ from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.defenses._encoding import deployed
 from leakscope.defenses._inner_decoder import InnerDecoder
-from leakscope.defenses._ssim import ssim
 from leakscope.defenses._weight import refuse_not_positive, refuse_weight
+from leakscope.nn.ssim import ssim
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,10 @@ class _Contest:
 
 
 _CONTESTS: dict[str, _Contest] = {
-    "ssim": _Contest(lambda guess, x: -ssim(guess, x), lambda error, threshold: (-error - threshold).clamp_min(0)),
+    "ssim": _Contest(
+        lambda guess, x: -ssim(guess, x).mean().to(x.dtype),
+        lambda error, threshold: (-error - threshold).clamp_min(0),
+    ),
     "mse": _Contest(nn.functional.mse_loss, lambda error, threshold: (threshold - error).clamp_min(0)),
 }
 
@@ -74,7 +77,7 @@ class InnerAttacker(nn.Module):
         return value
 
 
-@DEFENSES.register("adversarial")
+@DEFENSES.register("adversarial", revision=2)
 @dataclass(frozen=True)
 class Adversarial(Defense):
     """Trains the encoder against a decoder that is trained, in turn, to invert it.

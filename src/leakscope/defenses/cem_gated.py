@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakscope.core import seeds
 from leakscope.core.defense import DEFENSES
 from leakscope.defenses._classes import Groups
 from leakscope.defenses._gates import GatedPool, effective_share, weighted_variance
-from leakscope.defenses._surrogate import (
-    DIRECTIONS,
-    AttentionForm,
-    Form,
-    Watched,
-    class_average,
-    excess,
-    gradient_times,
-    optimised,
-    refuse_form,
-)
+from leakscope.defenses._surrogate import DIRECTIONS, DirectedForm, Watched, class_average, excess, gradient_times
 
 
 class Gates(Watched):
@@ -35,7 +24,7 @@ class Gates(Watched):
 
 @DEFENSES.register("cem-gated")
 @dataclass(frozen=True)
-class CEMGated(AttentionForm):
+class CEMGated(DirectedForm):
     """Shrinks the attention-weighted variance of each class, feature by feature, to the level of the noise.
 
         L = λ f(η) s · Σ_c (M_c/B) L_c / Σ_c (M_c/B),   L_c = mean_j max(0, log v_cj − log τ),
@@ -57,18 +46,9 @@ class CEMGated(AttentionForm):
     stop training instead of switching the penalty off.
     """
 
-    form: Form = "adversarial"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_form(self.form)
-
     def learned(self, width: int, rng: torch.Generator) -> Gates:
         with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "gates"):
             return Gates(width, affine=self.form == "published")
-
-    def optimised(self, aux: nn.Module) -> Iterable[nn.Parameter]:
-        return optimised(self.form, aux)
 
     def surrogate(self, learned: Gates, rng: torch.Generator, z: Tensor, classes: Groups) -> tuple[Tensor, Tensor]:
         pool = learned.pool

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leakscope.auditing.evidence import Shown, level_of
+from leakscope.auditing.headline import Leaks, exposed, headline, over_seeds
 from leakscope.auditing.verdict import judge
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
@@ -22,8 +23,9 @@ from leakscope.core.results import (
     ControlReport,
     ControlResult,
     DataRecord,
-    Entry,
+    Finding,
     Flag,
+    GroupReport,
     MetricInfo,
     PartRecord,
     ShownPictures,
@@ -32,6 +34,7 @@ from leakscope.core.results import (
     TargetReport,
     from_json,
 )
+from leakscope.core.spec import describe, digest
 from leakscope.core.words import Control
 from leakscope.experiments.blocks import read_blocks
 from leakscope.experiments.bounds import read_bound
@@ -41,7 +44,7 @@ from leakscope.experiments.jobs import check_key
 from leakscope.experiments.plan import Plan
 from leakscope.experiments.reading import flagged, read_controls, read_result, read_target, strongest
 from leakscope.experiments.scene import Scene, threat_record
-from leakscope.experiments.stages import read_rebuilt, summaries, values_of
+from leakscope.experiments.stages import SCALE, read_rebuilt, summaries, values_of
 from leakscope.experiments.submissions import outside_results
 from leakscope.store import Store
 
@@ -107,18 +110,19 @@ def results_of(plan: Plan, target: TargetSpec, store: Store) -> list[AttackResul
     judge_key = scene.goal.judged_by(scene)
     found = []
     for attack in plan.attacks_on(target):
-        key = AttackSpec(target.key, scene.threat, attack, target.seed).key(scene.victims_digest)
+        victims = scene.victims(target.seed).digest()
+        key = AttackSpec(target.key, scene.threat, attack, target.seed).key(victims)
         found.append(read_result(store, score_key(key, scene.metrics, judge_key)))
     return found
 
 
 def strongest_attacks(plan: Plan, store: Store) -> dict[str, tuple[Attack, AttackResult]]:
-    """By target key, the attack of ours that rebuilt most there."""
+    """By target key, the attack of ours that rebuilt most there among those that are trained or search."""
     found = {}
     for target in plan.targets:
-        results = results_of(plan, target, store)
-        best = strongest(results)
-        found[target.key] = plan.attacks_on(target)[results.index(best)], best
+        pairs = list(zip(plan.attacks_on(target), results_of(plan, target, store), strict=True))
+        trained = [(attack, result) for attack, result in pairs if not attack.linear] or pairs
+        found[target.key] = max(trained, key=lambda pair: pair[1].leak)
     return found
 
 
@@ -128,11 +132,16 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
     controls = _controls(plan, store)
     found = _found(plan, store, controls)
     results = tuple(result for own in found for result in own.results)
-    reports = scene.goal.control_reports(results, controls)
+    ceiling = scene.goal.ceiling(scene, store)
+    reports = tuple(
+        replace(report, ceiling=ceiling) if report.kind is Control.POSITIVE else report
+        for report in scene.goal.control_reports(results, controls)
+    )
     targets, maps = _targets(scene, found, store)
     flags = _flags(scene, results)
     reached = level_of(_shown(plan, found, reports))
-    judged = judge(targets, flags, reached, plan.gate, scene.goal.found)
+    groups = _groups(found, store)
+    judged = judge(targets, groups, flags, reached, plan.gate, scene.goal.found)
     shown, images = _pictures(scene, results, store)
     report = AuditReport(
         verdict=judged.verdict,
@@ -153,6 +162,7 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
             "leakscope": version("leakscope"), "torch": torch.__version__, "python": platform.python_version(),
         },
         targets=targets,
+        groups=groups,
         results=results,
         left_out=tuple(plan.left_out),
         metrics=_metrics(scene),
@@ -171,7 +181,7 @@ def _controls(plan: Plan, store: Store) -> list[ControlResult]:
         control
         for attack in plan.attacks
         for control in read_controls(
-            store, control_key(attack, scene.threat, first.splits, first.model, scene.victims_digest)
+            store, control_key(attack, scene.threat, first.splits, first.model, len(scene.first_victims))
         )
     ]
     if plan.config.evidence == "E2":
@@ -185,13 +195,14 @@ def _found(plan: Plan, store: Store, controls: Sequence[ControlResult]) -> list[
     for spec in plan.targets:
         record = read_target(store, spec.key)
         assert record is not None
-        records[spec.key] = record
+        twin = record.undefended or (spec.undefended and plan.explicit_twin)
+        records[spec.key] = replace(record, undefended=twin)
         for result in results_of(plan, spec, store) + outside_results(plan.scene, spec, store):
             own = [
                 c for c in controls if c.result == result.key or (c.result is None and c.attack == result.attack.label)
             ]
             results.append(replace(result, controls=tuple(own)))
-    entries: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Finding]] = {}
     for entry in flagged(records, results):
         entries.setdefault(entry.target.key, []).append(entry)
     order = {result.key: number for number, result in enumerate(results)}
@@ -213,25 +224,49 @@ def _targets(scene: Scene, found: Sequence[_Found], store: Store) -> tuple[tuple
         maps |= {f"maps/{key}": tensor for key, tensor in drawn.items()}
         reports.append(
             TargetReport(
-                own.record,
-                strongest(own.results).key,
-                _worst_case(scene, own.results, store),
-                read_bound(store, own.spec.key),
-                blocks,
+                record=own.record,
+                strongest=strongest(own.results).key,
+                worst_case=_worst_case(scene, own.results, store),
+                exposed=exposed(leaks_of(own.results, store)),
+                bound=read_bound(store, own.spec.key),
+                blocks=blocks,
             )
         )
     return tuple(reports), maps
 
 
+def leaks_of(results: Sequence[AttackResult], store: Store) -> Leaks:
+    """The leak of every victim under each attack."""
+    values = [values_of(store, result) for result in results]
+    scale = values[0].get(SCALE)
+    stacked = torch.stack([own["leak"] for own in values]).double().numpy()
+    return Leaks(stacked, None if scale is None else scale.double().numpy())
+
+
 def _worst_case(scene: Scene, results: Sequence[AttackResult], store: Store) -> dict[str, Summary]:
-    """For each victim the attack that rebuilt it best; summarised over victims."""
+    """The leak of the strongest attack, corrected for having been chosen; other metrics by each victim's worst."""
     values = [values_of(store, result) for result in results]
     merged = {}
     for metric in scene.metrics:
-        if not metric.of_set:
+        if not metric.of_set and metric.name != "leak":
             stacked = torch.stack([own[metric.name] for own in values])
             merged[metric.name] = stacked.amax(0) if metric.more_leak == "high" else stacked.amin(0)
-    return summaries(merged, scene.metrics)
+    others = [metric for metric in scene.metrics if metric.name != "leak"]
+    return {"leak": headline(leaks_of(results, store)), **summaries(merged, others)}
+
+
+def _groups(found: Sequence[_Found], store: Store) -> tuple[GroupReport, ...]:
+    """The seeds of each network, cut and defence together."""
+    grouped: dict[str, list[_Found]] = {}
+    for own in found:
+        grouped.setdefault(digest([own.spec.model, own.spec.cut, describe(own.spec.defense)]), []).append(own)
+    groups = []
+    for seeds in grouped.values():
+        leak, share = over_seeds([leaks_of(own.results, store) for own in seeds])
+        first = seeds[0].record
+        keys = tuple(own.record.key for own in seeds)
+        groups.append(GroupReport(first.name, keys, first.undefended, leak, share))
+    return tuple(groups)
 
 
 def _flags(scene: Scene, results: Sequence[AttackResult]) -> tuple[Flag, ...]:
@@ -241,9 +276,20 @@ def _flags(scene: Scene, results: Sequence[AttackResult]) -> tuple[Flag, ...]:
 
 
 def _adaptive(defense: Defense, attacks: Sequence[Attack]) -> bool:
-    """Whether every part of a defence meets an attack made against it."""
+    """Whether a defence meets an attack that trains on what it releases, and those made against its parts.
+
+    What a part of another package says of itself is added to the suite, and proves nothing.
+    """
     present = {attack.kind_name for attack in attacks}
-    return all(part.kind_name == "none" or present & set(part.adaptive) for part in members(defense))
+    ours = [part for part in members(defense) if type(part).__module__.startswith("leakscope.defenses.")]
+    met = all(part.kind_name == "none" or present & set(part.adaptive) for part in ours)
+    return met and any(attack.adapts for attack in attacks)
+
+
+def _contests(result: AttackResult) -> bool:
+    """Whether somebody else's attack tells more than the label does: a grey picture contests nothing."""
+    floor = 0.0 if result.label_floor is None else result.label_floor
+    return result.traits.outside and result.leak > floor
 
 
 def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]) -> Shown:
@@ -251,15 +297,16 @@ def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]
     defended = [own for own in found if not own.record.undefended] or list(found)
     return Shown(
         attacks=len(plan.attacks),
-        full_suite=plan.suite == "full",
+        full_suite=plan.suite == "full" and all(any(attack.adapts for attack in own) for own in plan.suited.values()),
         seeds=len(plan.seeds),
         positive=passed[Control.POSITIVE],
         negative=passed[Control.NEGATIVE],
         twin=any(own.record.undefended for own in found),
-        adaptive=all(_adaptive(defense, own) for (_, defense), own in plan.suited.items()),
-        canary=passed.get(Control.CANARY, False),
-        flat_budget=plan.config.evidence == "E2" and passed.get(Control.BUDGET, True) is not False,
-        contested=all(any(result.traits.outside for result in own.results) for own in defended),
+        adaptive=plan.scene.threat.knows_defense
+        and all(_adaptive(defense, own) for (_, defense), own in plan.suited.items()),
+        canary=passed.get(Control.CANARY, Control.CANARY not in plan.scene.goal.control_words),
+        flat_budget=passed.get(Control.BUDGET, False),
+        contested=all(any(_contests(result) for result in own.results) for own in defended),
     )
 
 
@@ -267,7 +314,7 @@ def _data(scene: Scene) -> DataRecord:
     parts = {name: PartRecord(len(part), part.digest()) for name, part in vars(scene.splits).items()}
     return DataRecord(
         name=scene.short_data_name, shape=scene.splits.private.shape, classes=len(scene.splits.private.classes),
-        victims=len(scene.victims), **parts,
+        victims=len(scene.first_victims), **parts,
     )  # fmt: skip
 
 
@@ -289,7 +336,7 @@ def _pictures(
     scene: Scene, results: Sequence[AttackResult], store: Store
 ) -> tuple[dict[str, ShownPictures], dict[str, Tensor]]:
     """For every result the pictures at the most leaked decile, the median and the least leaked decile."""
-    if not scene.victims.pixels:
+    if not scene.first_victims.pixels:
         return {}, {}
     described, tensors = {}, {}
     for result in results:
@@ -298,7 +345,7 @@ def _pictures(
         described[result.key] = shown
         guess = read_rebuilt(store, result.reconstruction).images
         each_guess = guess[:: len(guess) // len(leak)]  # the first of each identity's
-        for name, images in (("truth", scene.victims.images), ("guess", each_guess)):
+        for name, images in (("truth", scene.victims(result.seed).images), ("guess", each_guess)):
             tensors[f"{name}/{result.key}"] = (images[index] * 255).round().to(torch.uint8)
     return described, tensors
 
@@ -306,10 +353,11 @@ def _pictures(
 def _chosen(leak: Tensor) -> tuple[ShownPictures, Tensor]:
     order = leak.argsort(descending=True)
     count = len(order)
+    first_chosen = order[:1].tolist()
     each = min(SHOWN, max(1, count // 3))
     starts = {"most leaked": count // 10, "median": count // 2, "least leaked": count - count // 10}
-    chosen: list[int] = []
-    groups: list[str] = []
+    chosen: list[int] = first_chosen
+    groups: list[str] = ["worst"]
     for group, centre in starts.items():
         first = min(max(centre - each // 2, 0), count - each)
         chosen += order[first : first + each].tolist()

@@ -57,7 +57,7 @@ def _bound(scene: Scene, defense: Defense, sigma: float, split: SplitModel, devi
     nats = information_bound(one, fitted.labels[: len(one)], two, measured.labels[: len(two)], sigma)
     pictures = torch.cat((measured.images[: _VARIANCES // 2], fitted.images[: _VARIANCES // 2]))
     found = error_bound(picture_variances(pictures), nats)
-    return Bound(sigma=sigma, pictures=len(two), assumptions=ASSUMPTIONS, **found.as_dict())
+    return Bound(sigma=sigma, pictures=len(two), assumptions=ASSUMPTIONS, **vars(found))
 
 
 @torch.no_grad()

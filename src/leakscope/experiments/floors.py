@@ -39,6 +39,24 @@ def nearest_public_image(public: ImageSet, victims: ImageSet) -> Tensor:
     return public.images[distances.argmin(1)]
 
 
+#: A victim this much nearer to a public picture than pictures of the set usually are to their nearest is a copy.
+NEAR = 0.1
+
+
+def near_duplicates(public: ImageSet, victims: ImageSet) -> int:
+    """How many victims have a nearly equal public picture, against the scale of the data's own nearest neighbours."""
+    if not victims.pixels or len(public) < 50:
+        return 0
+    sample = public.images[:500].flatten(1)
+    between = torch.cdist(sample, public.images.flatten(1))
+    between[torch.arange(len(sample)), torch.arange(len(sample))] = torch.inf
+    usual = between.amin(1).median()
+    nearest = torch.cdist(victims.images.flatten(1), public.images.flatten(1)).amin(1)
+    # Copies by re-encoding differ by a few 8-bit steps per pixel.
+    steps = 3 / 255 * sample.shape[1] ** 0.5
+    return int((nearest < max(NEAR * float(usual), min(steps, 0.3 * float(usual)))).sum())
+
+
 FLOORS: dict[str, Callable[[ImageSet, ImageSet], Tensor]] = {
     "mean": mean_image,
     "class-mean": class_mean_image,
@@ -51,4 +69,4 @@ def floors_key(scene: Scene, attacks: Sequence[Attack]) -> str:
     priors = [describe(prior) for attack in attacks if (prior := getattr(attack, "prior", None)) is not None]
     metrics = [describe(metric) for metric in scene.metrics]
     judge = scene.goal.judged_by(scene)
-    return digest({"floors": [scene.splits_digest, scene.victims_digest, metrics, judge, priors]})
+    return digest({"floors": [scene.splits_digest, scene.first_victims.digest(), metrics, judge, priors]})

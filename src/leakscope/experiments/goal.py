@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leakscope.experiments.scene import Scene
     from leakscope.experiments.stages import Case
     from leakscope.experiments.workplace import Workplace
+    from leakscope.store import Store
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Scores:
     values: dict[str, Tensor]
     mismatched: float  # leak against other victims than those observed
     label_floor: float | None = None  # leak of the class mean of the label that the head reads
+    observed_accuracy: float | None = None  # of the head on the features that were observed
+    scale: Tensor | None = None  # for each victim what a leak of its own is measured against: ‖x − x̄‖²
+    exposed: int = 0
 
 
 class Goal(ABC):
@@ -50,8 +54,8 @@ class Goal(ABC):
     control_words: ClassVar[Mapping[Control, str]]
 
     @abstractmethod
-    def victims(self, splits: Splits, count: int) -> ImageSet:
-        """Whom to attack."""
+    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
+        """Whom to attack; drawn anew for every seed."""
 
     def require(self, attacks: Sequence[Attack], config: AuditConfig, splits: Splits) -> None:
         """Refuse attacks that cannot mean anything here, before anything is trained."""
@@ -76,6 +80,10 @@ class Goal(ABC):
     def prepare_judge(self, scene: Scene, place: Workplace) -> None:
         """Make whatever the metrics read beside the pictures, before anything is attacked."""
         del scene, place
+
+    def ceiling(self, scene: Scene, store: Store) -> float | None:
+        """The best that a perfect reconstruction could score, where a judge is not perfect; None: there is no judge."""
+        return None
 
     def judge_work(self, scene: Scene) -> float:
         """How much there is to do for `prepare_judge`: epochs × pictures; 0: nothing."""

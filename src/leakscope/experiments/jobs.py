@@ -98,9 +98,9 @@ class _Jobs:
         if type(attack).prepare is not Attack.prepare:
             made = [("prepared", spec.prepared_key)]
             needs += (self.add("prepare", made, needs, experiment, len(scene.splits.public)),)
-        key = spec.key(scene.victims_digest)
+        key = spec.key(scene.victims(target.seed).digest())
         made = [("attack", key), ("result", score_key(key, scene.metrics, scene.goal.judged_by(scene)))]
-        self.add("attack", made, needs + self.judges, experiment, len(scene.victims))
+        self.add("attack", made, needs + self.judges, experiment, len(scene.first_victims))
 
     def result_keys(self, target: TargetSpec) -> tuple[str, ...]:
         wanted = f"target-{target.key}"
@@ -108,27 +108,32 @@ class _Jobs:
 
     def control(self, target: TargetSpec, attack: Attack) -> None:
         scene = self.scene
-        key = control_key(attack, scene.threat, target.splits, target.model, scene.victims_digest)
+        key = control_key(attack, scene.threat, target.splits, target.model, len(scene.first_victims))
         needs = (f"target-{target.key}", *self.judges)
         self.add(
-            "control", [("control", key)], needs, Experiment(target, attack), len(scene.victims), defense="control"
+            "control",
+            [("control", key)],
+            needs,
+            Experiment(target, attack),
+            len(scene.first_victims),
+            defense="control",
         )
 
     def check(self, target: TargetSpec, attack: Attack, result: AttackResult) -> None:
         experiment = Experiment(target, attack, (result.key,))
-        self.add("check", [("control", check_key(result))], (), experiment, len(self.scene.victims))
+        self.add("check", [("control", check_key(result))], (), experiment, len(self.scene.first_victims))
 
     def facts(self, target: TargetSpec) -> None:
         results = self.result_keys(target)
         needs = tuple(f"attack-{key}" for key in results)
         makes = [("bound", target.key), ("blocks", blocks_key(results))]
         experiment = Experiment(target, results=results, rivals=tuple(self.plan.attacks_on(target)))
-        self.add("facts", makes, needs, experiment, len(self.scene.victims))
+        self.add("facts", makes, needs, experiment, len(self.scene.first_victims))
 
     def floors(self, target: TargetSpec) -> None:
         key = floors_key(self.scene, self.plan.attacks)
         experiment = Experiment(target, rivals=tuple(self.plan.attacks))
-        self.add("floors", [("floors", key)], self.judges, experiment, len(self.scene.victims))
+        self.add("floors", [("floors", key)], self.judges, experiment, len(self.scene.first_victims))
 
 
 def portable(scene: Scene) -> Plain:

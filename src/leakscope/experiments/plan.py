@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from leakscope.auditing.suites import suite
-from leakscope.auditing.verdict import Gate
+from leakscope.auditing.verdict import EXPOSED, Gate
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, build_defense, members
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.core.results import LeftOut
+from leakscope.core.results import Direction, LeftOut
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
 from leakscope.experiments.config import AuditConfig, load_data
@@ -61,6 +61,11 @@ class Plan:
         return self.suited[target.cut, target.defense]
 
     @property
+    def explicit_twin(self) -> bool:
+        """Whether `none` was named beside defences of ours: it is then what they are compared with."""
+        return len(self.defenses) > 1
+
+    @property
     def results(self) -> int:
         return sum(len(self.attacks_on(target)) for target in self.targets)
 
@@ -100,6 +105,7 @@ class _Asked:
 
     config: AuditConfig
     problems: list[str] = field(default_factory=list)
+    dropped: list[LeftOut] = field(default_factory=list)  # attacks that the threat model does not allow
 
     def attempt(self, make: Callable[..., T], *args: Any) -> T | None:
         try:
@@ -118,7 +124,8 @@ class _Asked:
     def attacks(self, threat: ThreatModel) -> list[Attack]:
         """The attacks that the threat model lets happen; one the user asked for by name must be among them."""
         explicit = not isinstance(self.chosen, str)
-        specs = (self.attempt(suite, self.chosen) or []) if isinstance(self.chosen, str) else self.chosen
+        goal = self.config.goal or "pictures"
+        specs = (self.attempt(suite, self.chosen, goal) or []) if isinstance(self.chosen, str) else self.chosen
         kept = []
         wanted = self.all_of(ATTACKS.build, specs)
         for attack in wanted:
@@ -126,6 +133,7 @@ class _Asked:
                 threat.require(attack.needs, attack.kind_name)
                 kept.append(attack)
             except UsageError as error:
+                self.dropped.append(LeftOut(label(attack), "any", "any", str(error)))
                 if explicit:
                     self.problems.append(str(error))
         if wanted and not kept and not explicit:
@@ -146,7 +154,8 @@ class _Asked:
     def gate(self, goal: Goal) -> Gate | None:
         metrics, _ = choose_metrics(self.config, goal)
         # A gate judges victims one by one; a metric of the whole set has no worst case.
-        computed = {m.name: m.more_leak for m in metrics if not m.of_set}
+        computed: dict[str, Direction] = {m.name: m.more_leak for m in metrics if not m.of_set}
+        computed[EXPOSED] = "high"
         if "leak" not in computed:
             self.problems.append("metrics must include 'leak': floors, controls and flags are built on it")
         return self.attempt(Gate.parse, self.config.gate, computed) if self.config.gate else None
@@ -199,7 +208,7 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         defenses=defenses,
         attacks=list(dict.fromkeys(attack for own in suited.values() for attack in own)),
         suited=suited,
-        left_out=left_out,
+        left_out=asked.dropped + left_out,
         suite=asked.chosen if isinstance(asked.chosen, str) else "custom",
         seeds=config.chosen_seeds,
         gate=gate,

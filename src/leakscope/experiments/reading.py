@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from leakscope.auditing.flags import with_flags
 from leakscope.core.errors import UsageError
-from leakscope.core.results import AttackResult, ControlResult, Entry, TargetRecord, from_json
+from leakscope.core.results import AttackResult, ControlResult, Finding, TargetRecord, from_json
 from leakscope.core.spec import Plain
 from leakscope.store import Store
 
@@ -36,7 +36,7 @@ def _controls(summary: Plain) -> tuple[ControlResult, ...]:
     return tuple(from_json(ControlResult, control) for control in summary["controls"])
 
 
-def read_entries(store: Store) -> list[Entry]:
+def read_entries(store: Store) -> list[Finding]:
     """Every result of a store with its target; controls and flags are joined, whoever computed them."""
     targets = {
         key: from_json(TargetRecord, summary, f"target {key} of the store")
@@ -60,7 +60,7 @@ def read_entries(store: Store) -> list[Entry]:
     return flagged(targets, joined)
 
 
-def flagged(targets: dict[str, TargetRecord], results: Iterable[AttackResult]) -> list[Entry]:
+def flagged(targets: dict[str, TargetRecord], results: Iterable[AttackResult]) -> list[Finding]:
     """Results with their flags: those on one target under one threat are compared with each other."""
     twins = {_place(target): target.accuracy for target in targets.values() if target.undefended}
     groups: dict[tuple[object, ...], list[AttackResult]] = defaultdict(list)
@@ -69,7 +69,7 @@ def flagged(targets: dict[str, TargetRecord], results: Iterable[AttackResult]) -
     entries = []
     for (key, *_), own in groups.items():
         target = targets[str(key)]
-        entries += [Entry(target, result) for result in with_flags(target, own, twins.get(_place(target)))]
+        entries += [Finding(target, result) for result in with_flags(target, own, twins.get(_place(target)))]
     return entries
 
 

@@ -71,13 +71,19 @@ class Scene:
             threat=config.threat.model(), weights=file_digest(config.weights) if config.weights else None,
         )  # fmt: skip
 
-    @cached_property
-    def victims(self) -> ImageSet:
-        return self.goal.victims(self.splits, self.config.victims)
+    def victims(self, seed: int) -> ImageSet:
+        """Whom to attack when the target has this seed."""
+        if seed not in self._victims:
+            self._victims[seed] = self.goal.victims(self.splits, self.config.victims, seed)
+        return self._victims[seed]
 
     @cached_property
-    def victims_digest(self) -> str:
-        return self.victims.digest()
+    def _victims(self) -> dict[int, ImageSet]:
+        return {}
+
+    @property
+    def first_victims(self) -> ImageSet:
+        return self.victims(self.config.first_seed)
 
     @cached_property
     def splits_digest(self) -> str:

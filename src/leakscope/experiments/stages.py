@@ -36,10 +36,12 @@ from leakscope.experiments.scene import Scene, threat_record
 from leakscope.experiments.training import predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.separability import separability
-from leakscope.metrics.summary import summarize
 from leakscope.metrics.utility import accuracy, calibration
+from leakscope.stats.summaries import summarize, summarize_leak
 from leakscope.store import Store
 
+#: Beside the metrics of a result: for each victim what a leak of its own is measured against.
+SCALE = "scale"
 #: Victims kept as pictures, to be shown beside what was rebuilt of them.
 KEPT = 16
 
@@ -116,7 +118,8 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         defense=Method.of(spec.defense),
         cut=spec.cut,
         seed=spec.seed,
-        undefended=spec.undefended,
+        # A network of somebody else may hold a defence of its own; see `Plan.explicit_twin`.
+        undefended=spec.undefended and not scene.architecture.foreign,
         accuracy=accuracy(scores, heldout.labels),
         calibration=calibration(scores, heldout.labels),
         input_shape=heldout.shape,
@@ -124,12 +127,45 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         feature_shape=tuple(released.shape[1:]),
         client_compute=scene.cuts[spec.cut].compute,
         random_release=not torch.equal(again, once),
-        batch_dependent=False,
+        batch_dependent=depends_on_batch(split, heldout.images, device),
         separability=Spread(spread.min, spread.mean, spread.max),
         has_use=spec.weights is not None or spec.training["epochs"] > 0 or scene.architecture.trained,
         identity=spec.plain(),
         notes={} if trained is None else trained.record["notes"],
     )
+
+
+#: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
+_ALONE, _DRAWS = 8, 24
+
+
+@torch.no_grad()
+def depends_on_batch(split: SplitModel, images: Tensor, device: torch.device) -> bool:
+    """Whether what is released for a picture changes with the pictures sent beside it, or with its place among them.
+
+    The means over draws, alone and in company, differ by no more than their standard errors if it does not:
+    a feature that is off by eight of them, with a draw each for thousands of features, is no accident.
+    """
+    sample = images[: 4 * _ALONE].to(device)
+    if len(sample) < 2 * _ALONE:
+        return False
+    alone, beside, shifted = [], [], []
+    for draw in range(_DRAWS):
+        rng = seeds.generator(draw, "batch", device=device)
+        alone.append(torch.cat([split.release(x[None], rng) for x in sample[:_ALONE]]))
+        beside.append(split.release(sample, rng)[:_ALONE])
+        shifted.append(split.release(sample.roll(_ALONE + 1, 0), rng)[_ALONE + 1 : 2 * _ALONE + 1])
+        if draw == 1 and torch.equal(alone[0], alone[1]):
+            break  # not random: once tells
+    first = torch.stack(alone).double()
+    for others in (beside, shifted):
+        second = torch.stack(others).double()
+        error = ((first.var(0) + second.var(0)) / len(first)).sqrt()
+        # Batched kernels round differently: a thousandth of the spread between pictures is no dependence.
+        error = error + 1e-3 * first.mean(0).std(0).clamp_min(1e-6 * first.abs().mean().clamp_min(1e-12))
+        if bool(((first.mean(0) - second.mean(0)).abs() > 8 * error).any()):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -143,25 +179,23 @@ class Case:
     threat: ThreatModel
     public: ImageSet
     victims: ImageSet
+    observed: int | None = None  # seed of the release that is observed, where it is not the attack's
     kind: str = "result"  # where the scores are kept: those of controls apart from those of targets
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the result, for outside attacks
 
     @classmethod
     def of(cls, scene: Scene, target: Target, attack: Attack, **changed: Any) -> Case:
         """An attack as the scene has it, but for what is `changed`."""
-        usual = cls(
-            scene, target, attack, target.record.seed, scene.threat, scene.splits.public, scene.victims
-        )  # fmt: skip
+        seed = target.record.seed
+        usual = cls(scene, target, attack, seed, scene.threat, scene.splits.public, scene.victims(seed))
         return replace(usual, **changed)
 
     @property
     def spec(self) -> AttackSpec:
-        return AttackSpec(self.target.key, self.threat, self.attack, self.seed)
-
-    @property
-    def victims_digest(self) -> str:
-        scene = self.scene
-        return scene.victims_digest if self.victims is scene.victims else self.victims.digest()
+        usual = self.public is self.scene.splits.public
+        return AttackSpec(
+            self.target.key, self.threat, self.attack, self.seed, None if usual else self.public.digest()
+        )  # fmt: skip
 
     def rng(self, stage: str, device: torch.device) -> torch.Generator:
         return seeds.generator(self.seed, "attack", label(self.attack), stage, device=device)
@@ -174,7 +208,7 @@ class Case:
         )  # fmt: skip
 
     def observe(self, device: torch.device) -> Observed:
-        rng = seeds.generator(self.seed, "victims", "release", device=device)
+        rng = seeds.generator(self.observed or self.seed, "victims", "release", device=device)
         return self.scene.goal.observe(self.target.split, self.victims, rng)
 
 
@@ -204,7 +238,7 @@ def prepare(case: Case, view: View, place: Workplace) -> Prepared:
 def reconstruct(case: Case, place: Workplace) -> Rebuilt:
     """Stage reconstruct: what the attack makes of what it observed."""
     case.threat.require(case.attack.needs, case.attack.kind_name)
-    key = case.spec.key(case.victims_digest)
+    key = case.spec.key(case.victims.digest())
     with place.store.claim("attack", key) as done:
         if done is None:
             started, worked = time.monotonic(), time.process_time()
@@ -239,18 +273,22 @@ def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
     with place.store.claim(case.kind, key) as done:
         if done is None:
             found = scene.goal.score(case, rebuilt.images, place)
-            result = _result(case, key, rebuilt, summaries(found.values, scene.metrics))
-            result = replace(result, mismatched=found.mismatched, label_floor=found.label_floor, **case.extra)
+            kept = found.values if found.scale is None else {**found.values, SCALE: found.scale}
+            result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
+            result = replace(
+                result, mismatched=found.mismatched, label_floor=found.label_floor,
+                observed_accuracy=found.observed_accuracy, exposed=found.exposed, **case.extra,
+            )  # fmt: skip
             if case.kind == "result":
                 keep_victims(place.store, case.victims)
-            place.store.put(case.kind, key, {"summary": to_json(result)}, found.values)
+            place.store.put(case.kind, key, {"summary": to_json(result)}, kept)
     entry = place.store.get(case.kind, key)
     assert entry is not None
     return from_json(AttackResult, entry.record["summary"])
 
 
 def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summary]) -> AttackResult:
-    scene, attack, victims = case.scene, case.attack, case.victims_digest
+    scene, attack, victims = case.scene, case.attack, case.victims.digest()
     return AttackResult(
         key=key,
         reconstruction=rebuilt.key,
@@ -264,7 +302,7 @@ def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summar
         metrics=metrics,
         directions={metric.name: metric.more_leak for metric in scene.metrics},
         diagnostics=rebuilt.diagnostics,
-        control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), victims),
+        control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), len(case.victims)),
         mismatched=0.0,
         command=scene.command,
     )
@@ -291,4 +329,11 @@ def keep_victims(store: Store, victims: ImageSet) -> None:
 
 def summaries(values: Mapping[str, Tensor], metrics: Iterable[Scored]) -> dict[str, Summary]:
     """Mean, interval and worst case of every metric."""
-    return {m.name: summarize(values[m.name], m.more_leak, seed=0) for m in metrics if m.name in values}
+    found = {}
+    for metric in metrics:
+        if metric.name == "leak":
+            scale = values.get(SCALE)
+            found["leak"] = summarize_leak(values["leak"].numpy(), None if scale is None else scale.numpy())
+        elif metric.name in values:
+            found[metric.name] = summarize(values[metric.name].flatten().numpy(), metric.more_leak)
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from torch.nn import functional as F
 
 from leakscope.core import seeds
 from leakscope.core.data import ImageSet
-from leakscope.core.defense import Defense
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Method, Spread, TargetRecord
 from leakscope.experiments.experiment import TargetSpec
@@ -124,47 +122,69 @@ CONTROLS: dict[str, Callable[..., SplitModel]] = {
 }
 
 
-class _Planted(nn.Module):
-    """Features of a target with the pixel path beside them."""
-
-    def __init__(self, target: SplitModel, feature_shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.target = copy.deepcopy(target).eval()
-        self.path = PixelPath(feature_shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.target.encode(x)
-        if self.path.grid is None:
-            z = z.flatten(1)
-        return torch.cat((z, self.path(x)), 1)
+#: Components of the picture that a canary carries, at most.
+_CARRIED = 32
 
 
-@dataclass(frozen=True)
-class _GuardedPart(Defense):
-    """Releases the first `width` channels through `inner`, and the planted ones as they are."""
+class Canary(SplitModel):
+    """The target with some of the picture added to its own features, before they are released.
 
-    inner: Defense
-    width: int
-    feature_shape: tuple[int, ...]
-
-    def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
-        own = z[:, : self.width].reshape(-1, *self.feature_shape)
-        released = self.inner.release(own, rng, training=training).reshape_as(z[:, : self.width])
-        return torch.cat((released, z[:, self.width :]), 1)
-
-
-def canary(target: SplitModel, feature_shape: tuple[int, ...], classes: int) -> SplitModel:
-    """The target with an undefended pixel path planted beside its features.
-
-    The defence still acts on the target's own features, so an attack that misses the canary would
-    also miss a real leak there.
+    Features keep their shape, and everything that acts on them acts on the canary too: the defence, the server,
+    the release in evaluation and in the attack. `signal` maps pictures to the k components that are planted, at
+    `places` of the flattened features.
     """
-    planted = _Planted(target, feature_shape)
-    width = feature_shape[0] if planted.path.grid is not None else math.prod(feature_shape)
-    model = nn.Sequential()
-    model.add_module("planted", planted)
-    model.add_module("head", _Scores(classes))
-    return SplitModel(model, "planted", defense=_GuardedPart(target.defense, width, feature_shape)).eval()
+
+    def __init__(self, target: SplitModel, directions: Tensor, center: Tensor, places: Tensor, sizes: Tensor) -> None:
+        own = copy.deepcopy(target)
+        super().__init__(own.model, own.cut, normalize=own.normalize, defense=own.defense)
+        self.directions: Tensor
+        self.center: Tensor
+        self.places: Tensor
+        self.sizes: Tensor
+        for name, value in (("directions", directions), ("center", center), ("places", places), ("sizes", sizes)):
+            self.register_buffer(name, value)
+        self.eval()
+
+    def signal(self, x: Tensor) -> Tensor:
+        """N×k: the planted components, each with variance one over public pictures."""
+        return (x.flatten(1) - self.center) @ self.directions
+
+    def _forward(self, x: Tensor, hook: Callable[[Tensor], Tensor]) -> Tensor:
+        def planted(z: Tensor) -> Tensor:
+            flat = z.flatten(1).index_add(1, self.places, self.signal(x) * self.sizes)
+            return hook(flat.view_as(z))
+
+        return super()._forward(x, planted)
+
+
+@torch.no_grad()
+def canary(target: SplitModel, public: Tensor, rng: torch.Generator) -> Canary:
+    """A canary of random amplitude at random places: two to four times what the released features vary there."""
+    device = next((p.device for p in target.parameters()), public.device)
+    sample = public[:500]
+    flat = sample.flatten(1).double()
+    center = flat.mean(0)
+    _, lengths, directions = torch.linalg.svd(flat - center, full_matrices=False)
+    noise = seeds.generator(0, "canary", "release", device=device)
+    released = torch.cat([target.release(part.to(device), noise) for part in sample.split(100)]).flatten(1).cpu()
+    varying = int((lengths > 1e-6 * lengths[0]).sum())
+    count = max(1, min(_CARRIED, released.shape[1] // 2, varying))
+    scaled = directions[:count].T / (lengths[:count] / len(flat) ** 0.5)
+    places = torch.randperm(released.shape[1], generator=rng)[:count]
+    spread = released.double().std(0)
+    amplitude = 2 + 2 * torch.rand(count, generator=rng).double()
+    # Where a feature hardly varies, by the size of those that do.
+    sizes = amplitude * torch.maximum(spread[places], 0.1 * spread.mean()).clamp_min(1e-6)
+    planted = Canary(target, scaled.float(), center.float(), places, sizes.float())
+    return planted.to(device)
+
+
+def canary_leak(planted: Canary, guess: Tensor, truth: Tensor, class_mean: Tensor) -> float:
+    """The leak inside the planted components: 1 − Σ‖c(x) − c(x̂)‖² / Σ‖c(x) − c(x̄)‖²."""
+    home = copy.deepcopy(planted).cpu()
+    missed = (home.signal(truth) - home.signal(guess)).square().sum()
+    unknown = (home.signal(truth) - home.signal(class_mean)).square().sum()
+    return float(1 - missed / unknown.clamp_min(1e-12))
 
 
 def stand_in(scene: Scene, split: SplitModel, key: str, name: str, spec: TargetSpec, place: Workplace) -> Target:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 import torch
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -17,9 +16,10 @@ from torch import Tensor
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
-from leakscope.core.results import AttackResult, Diagnostics, Entry, Traits, to_json
+from leakscope.core.results import AttackResult, Diagnostics, Finding, Traits, to_json
 from leakscope.core.spec import digest
 from leakscope.core.threat import Access, View
+from leakscope.core.yaml_text import read_yaml
 from leakscope.experiments.config import Threat
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.plan import Plan
@@ -44,12 +44,7 @@ class Card(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Card:
-        try:
-            tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        tree = read_yaml(path)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -95,27 +90,27 @@ def read_reconstructions(path: Path, card: Card, victims: ImageSet) -> Tensor:
     return guess
 
 
-def submit(plan: Plan, place: Workplace, path: Path, card: Card, command: str) -> Entry:
+def submit(plan: Plan, place: Workplace, path: Path, card: Card, command: str) -> Finding:
     """Score reconstructions of a plan's victims from its one target, and keep them."""
     if len(plan.targets) != 1:
         raise UsageError(f"the plan has {len(plan.targets)} targets; name one cut, one defence and one seed")
     scene = plan.scene
     if scene.goal.kind_name != "pictures":
         raise UsageError("outside attacks on classes cannot be judged yet; hand in reconstructions of pictures")
-    guess = read_reconstructions(path, card, scene.victims)
+    guess = read_reconstructions(path, card, scene.first_victims)
     target = train_target(scene, plan.targets[0], place)
     case = _case(scene, target, card, command)
-    key = case.spec.key(scene.victims_digest)
+    key = case.spec.key(scene.first_victims.digest())
     found = Diagnostics(queries=card.threat.queries or 0)
     record = {"plan": {"card": card.model_dump(mode="json"), "target": target.key}, "diagnostics": to_json(found)}
     place.store.put("attack", key, record, {"guess": guess})
     result = score(case, read_rebuilt(place.store, key), place)
     kept = {
-        "target": target.key, "victims": scene.victims_digest, "attack": key, "result": result.key,
+        "target": target.key, "victims": scene.first_victims.digest(), "attack": key, "result": result.key,
         "card": card.model_dump(mode="json"), "command": command,
     }  # fmt: skip
-    place.store.put("outside", digest({"attack": key, "victims": scene.victims_digest}), {"summary": kept})
-    return Entry(target.record, result)
+    place.store.put("outside", digest({"attack": key, "victims": scene.first_victims.digest()}), {"summary": kept})
+    return Finding(target.record, result)
 
 
 def outside_results(scene: Scene, spec: TargetSpec, store: Store) -> list[AttackResult]:
@@ -126,7 +121,7 @@ def outside_results(scene: Scene, spec: TargetSpec, store: Store) -> list[Attack
     wanted = {metric.name for metric in scene.metrics}
     found = []
     for one in kept:
-        if (one.target, one.victims) == (spec.key, scene.victims_digest):
+        if (one.target, one.victims) == (spec.key, scene.first_victims.digest()):
             result = read_result(store, one.result)
             if wanted <= result.metrics.keys():
                 found.append(result)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,16 @@ from torch.nn import functional as F
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.errors import UsageError
 from leakscope.core.seeds import generator
-from leakscope.metrics import alexnet
-from leakscope.metrics.weights import missing, weights_path
+from leakscope.nn import alexnet
+from leakscope.nn.perceptual import Perception
+from leakscope.nn.random_features import RandomFeatures
+from leakscope.nn.weights import missing, weights_path
 
 INCEPTION_FILE = "inception_v3_google-0cc3c7bd.pth"
 
 #: Pictures in, one row of features each out.
 Embedding = Callable[[Tensor], Tensor]
 Made = TypeVar("Made", covariant=True)
-
-
-class Perception(Protocol):
-    """Pictures in, rectified maps out; `channel_weights[l]` says how much each channel of map l counts."""
-
-    @property
-    def channel_weights(self) -> Iterable[Tensor]: ...
-
-    def __call__(self, images: Tensor) -> list[Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -50,38 +43,23 @@ class Source(Generic[Made]):
         return self.make(None if self.file is None else weights_path(root, self.file), device)
 
 
-class RandomConv(nn.Module):
-    """Three random convolutions: always there, the same on every machine, and trained on nothing.
-
-    He-initialised 3×3 convolutions of 32, 64 and 128 channels with ReLU and 2×2 averages between.
-    Random biases keep it from being homogeneous: without them a picture faded towards grey would
-    give the same feature directions as the picture itself.
+class RandomConv(RandomFeatures):
+    """He-initialised 3×3 convolutions of 32, 64 and 128 channels.
 
     All channels count alike, and half the squared distance of unit vectors without negative entries
     is 1 − cos ∈ [0, 1]; divided by the number of maps, so is the loss.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         rng = generator(0, "metrics", "random-conv")
         widths = (3, 32, 64, 128)
-        self.kernels = nn.ParameterList(
+        kernels = [
             torch.randn(after, before, 3, 3, generator=rng) * (2 / (9 * before)) ** 0.5
             for before, after in pairwise(widths)
-        )
-        self.biases = nn.ParameterList(0.5 * torch.randn(n, generator=rng) for n in widths[1:])
-        self.channel_weights = nn.ParameterList(torch.full((n,), 1 / (2 * len(self.kernels))) for n in widths[1:])
-        self.requires_grad_(False)
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        x = 2 * alexnet.to_rgb(images) - 1
-        maps: list[Tensor] = []
-        for kernel, bias in zip(self.kernels, self.biases, strict=True):
-            if maps and min(x.shape[-2:]) > 1:
-                x = F.avg_pool2d(x, 2)
-            x = F.relu(F.conv2d(x, kernel, bias, padding=1))
-            maps.append(x)
-        return maps
+        ]
+        super().__init__(kernels, [0.5 * torch.randn(n, generator=rng) for n in widths[1:]])
+        weights = (torch.full((n,), 1 / (2 * len(kernels))) for n in widths[1:])
+        self.channel_weights = nn.ParameterList(weights).requires_grad_(False)
 
 
 @lru_cache(maxsize=2)

@@ -10,39 +10,26 @@ import torch
 from torch import Tensor
 
 from leakscope.core.metric import METRICS, Metric, Reference
-from leakscope.metrics.networks import PERCEPTIONS, Perception
+from leakscope.metrics.networks import PERCEPTIONS
 from leakscope.metrics.pictures import require_pictures
+from leakscope.nn.perceptual import Perception, perceptual_distance
 
 #: Pixels a network sees at once (128 pictures of 64×64); its maps take some fifty times as much.
 PIXELS_AT_ONCE = 128 * 64 * 64
 
 
-def _unit(features: Tensor) -> Tensor:
-    """Every position's feature vector, scaled to length 1."""
-    length: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-    return features / (length + 1e-10)
-
-
 @torch.no_grad()
 def perceptual_loss(network: Perception, guess: Tensor, truth: Tensor) -> Tensor:
-    """Σ_l mean over positions of Σ_c w_lc·(f̂_lc(x̂) − f̂_lc(x))², one number for each image.
-
-    f̂_l is map l with the feature vector of every position scaled to length 1, w_l its channel weights.
-    """
+    """`perceptual_distance` of each image, a few images at once."""
     at_once = max(1, PIXELS_AT_ONCE // truth[0, 0].numel())
-    parts = []
-    for a, b in zip(guess.split(at_once), truth.split(at_once), strict=True):
-        pairs = zip(network(a), network(b), network.channel_weights, strict=True)
-        # Positions are averaged before channels are weighted: the same sum, in one pass over the maps.
-        terms = [(_unit(f) - _unit(g)).square().mean((2, 3)) @ weight for f, g, weight in pairs]
-        parts.append(torch.stack(terms).sum(0))
-    return torch.cat(parts)
+    parts = zip(guess.split(at_once), truth.split(at_once), strict=True)
+    return torch.cat([perceptual_distance(network, a, b) for a, b in parts])
 
 
 @METRICS.register("lpips")
 @dataclass(frozen=True)
 class LearnedPerceptualDistance(Metric):
-    """LPIPS v0.1 on AlexNet (Zhang et al., CVPR 2018): `perceptual_loss` with the learnt channel weights.
+    """LPIPS v0.1 on AlexNet (Zhang et al., CVPR 2018): `perceptual_distance` with the learnt channel weights.
 
     Pictures are taken from [0, 1] to [−1, 1] and normalised here; grey ones are repeated to RGB.
     A picture whose shorter side is below 64 pixels is first enlarged to 64 (bilinear, no corner
@@ -63,7 +50,7 @@ class LearnedPerceptualDistance(Metric):
 @METRICS.register("psim")
 @dataclass(frozen=True)
 class PerceptualSimilarity(Metric):
-    """1 − `perceptual_loss` in the features of a named network (MixCon, Li et al., 2020).
+    """1 − `perceptual_distance` in the features of a named network (MixCon, Li et al., 2020).
 
     `alexnet` carries the LPIPS weights, so psim[alexnet] = 1 − LPIPS, and may fall a little below 0.
     `random-conv` needs no file; its channels count alike, and its similarity lies in [0, 1].

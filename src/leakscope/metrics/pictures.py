@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakscope.nn.precision import wide
+
 #: How far rounding may carry a pixel out of [0, 1].
 TOLERANCE = 1e-4
 
@@ -44,11 +46,6 @@ def require_points_or_pictures(guess: Tensor, truth: Tensor) -> None:
         require_alike(guess, truth)
     else:
         require_pictures(guess, truth)
-
-
-def wide(images: Tensor) -> Tensor:
-    """In double precision where the device has it: sums over pixels are then exact to the last digit shown."""
-    return images if images.device.type == "mps" else images.double()
 
 
 def squared_error(a: Tensor, b: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from leakscope.core.metric import METRICS, Metric, Reference
-from leakscope.metrics.pictures import require_pictures, require_points_or_pictures, squared_error, wide
+from leakscope.metrics.pictures import require_pictures, require_points_or_pictures, squared_error
+from leakscope.nn.precision import wide
 
 #: What an exact image scores, so that one lucky image does not make a mean infinite. It is reached at
 #: an error of 10⁻¹⁰, a tenth of a thousandth of one 8-bit step.

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leakscope.core.metric import METRICS, Metric, Reference
-from leakscope.metrics.pictures import require_pictures, wide
-from leakscope.metrics.structural import PIXELS_AT_ONCE, WINDOW, ssim_map
+from leakscope.metrics.pictures import require_pictures
+from leakscope.metrics.structural import PIXELS_AT_ONCE
+from leakscope.nn.ssim import WINDOW, ssim
 
 
 @METRICS.register("ssim-padded")
@@ -30,9 +31,5 @@ class PaddedStructuralSimilarity(Metric):
         require_pictures(guess, truth)
         at_once = max(1, PIXELS_AT_ONCE // truth[0].numel())
         border = (WINDOW // 2,) * 4
-        return torch.cat(
-            [
-                ssim_map(F.pad(wide(a), border), F.pad(wide(b), border)).flatten(1).mean(1)
-                for a, b in zip(guess.split(at_once), truth.split(at_once), strict=True)
-            ]
-        ).float()
+        parts = zip(guess.split(at_once), truth.split(at_once), strict=True)
+        return torch.cat([ssim(F.pad(a, border), F.pad(b, border)) for a, b in parts]).float()

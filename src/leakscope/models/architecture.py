@@ -31,6 +31,11 @@ class Architecture(ABC):
         return None
 
     @property
+    def foreign(self) -> bool:
+        """Whether somebody else wrote its code: it may hold a defence, whatever it is called."""
+        return not type(self).__module__.startswith("leakscope.")
+
+    @property
     def trained(self) -> bool:
         """Whether it may come with weights that have learned something."""
         return False

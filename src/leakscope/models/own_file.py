@@ -38,6 +38,10 @@ class OwnFile(Architecture):
         object.__setattr__(self, "source", found)
 
     @property
+    def foreign(self) -> bool:
+        return True
+
+    @property
     def trained(self) -> bool:
         return True  # its factory may have loaded them
 

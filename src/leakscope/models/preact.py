@@ -44,28 +44,8 @@ def _norm(batch_norm: bool, channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
 
 
-class PreactBlock(nn.Module):
-    """`y = W_s x + W_2 act(W_1 x)`; batch norm, if any, follows each convolution and folds into it."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int, activation: str, batch_norm: bool) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = _norm(batch_norm, outputs)
-        self.act = _activation(activation, outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = _norm(batch_norm, outputs)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(batch_norm, outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        branch: Tensor = self.norm2(self.conv2(self.act(self.norm1(self.conv1(x)))))
-        shortcut: Tensor = self.shortcut(x)
-        return shortcut + branch
-
-
 class PlainBlock(nn.Module):
-    """`y = W_2 act(W_1 x)`: the block with its shortcut taken out, and nothing else changed."""
+    """`y = W_2 act(W_1 x)`: `PreactBlock` with its shortcut taken out, and nothing else changed."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, activation: str, batch_norm: bool) -> None:
         super().__init__()
@@ -78,6 +58,20 @@ class PlainBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.norm2(self.conv2(self.act(self.norm1(self.conv1(x)))))
         return y
+
+
+class PreactBlock(PlainBlock):
+    """`y = W_s x + W_2 act(W_1 x)`; batch norm, if any, follows each convolution and folds into it."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, activation: str, batch_norm: bool) -> None:
+        super().__init__(inputs, outputs, stride, activation, batch_norm)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(batch_norm, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut: Tensor = self.shortcut(x)
+        return shortcut + super().forward(x)
 
 
 class PreactResNet(nn.Module):

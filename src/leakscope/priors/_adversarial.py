@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
-import torch
 from torch import nn
 
 from leakscope.core import seeds
-from leakscope.core.data import ImageSet
-from leakscope.core.prior import Prior, PriorState, Scores
+from leakscope.core.prior import Material, Prior, PriorState
 from leakscope.core.spec import describe, digest
+from leakscope.nn.adversarial import LOSSES
 from leakscope.priors._convolutional import Critic, ladder, settled
 from leakscope.priors._duel import Duel
 from leakscope.priors._game import Batches, Pace, Players, play
-from leakscope.priors._losses import LOSSES
 from leakscope.priors._opening import imitate_components
 from leakscope.priors._pictures import fitting, require_size
 
 
 class AdversarialPrior(Prior):
-    """A generator and a critic trained against each other by the equations of `loss`, in `_losses`.
+    """A generator and a critic trained against each other by the equations of `loss`, in `nn.adversarial`.
 
     Weights of the generator are averaged over the steps, θ̄ ← βθ̄ + (1 − β)θ, and the average is kept. The
     penalty is taken every `penalty_every`-th critic step and weighted up by as much.
@@ -71,19 +68,9 @@ class AdversarialPrior(Prior):
         ladder(shape)
         require_size(self.kind_name, self.size, shape)
 
-    def fit(
-        self,
-        public: ImageSet,
-        rng: torch.Generator,
-        *,
-        device: torch.device,
-        checkpoint: Path | None = None,
-        scores: Scores | None = None,
-        start: PriorState | None = None,
-    ) -> PriorState:
-        del scores, start
-        images = fitting(self, public)
-        seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
+    def learn(self, given: Material) -> PriorState:
+        public, device = given.public, given.device
+        images, seed = fitting(self, public), given.seed()
         with seeds.ambient(seed, "networks"):
             players = Players(self.network(public.shape), self.critic(public.shape))
         players = settled(players, device)
@@ -96,12 +83,7 @@ class AdversarialPrior(Prior):
         )  # fmt: skip
         course = play(
             players, rules, self.pace,
-            seed=seed, name=self.kind_name, identity=identity, checkpoint=checkpoint, opening=opening,
+            seed=seed, name=self.kind_name, identity=identity, checkpoint=given.checkpoint, opening=opening,
         )  # fmt: skip
         self.finish(players.average, seed)
-        tensors = {
-            f"{part}.{name}": tensor.contiguous()
-            for part, network in (("network", players.average), ("critic", players.critic))
-            for name, tensor in network.state_dict().items()
-        }
-        return PriorState(tensors, {"shape": list(public.shape), **course.notes()})
+        return PriorState(players.kept(), {"shape": list(public.shape), **course.notes()})

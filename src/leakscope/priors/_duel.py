@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakscope.nn.adversarial import Loss
 from leakscope.priors._game import Batches, Players, Rules
-from leakscope.priors._losses import Loss
 
 
 class Duel(Rules):
@@ -16,17 +16,13 @@ class Duel(Rules):
         self.loss, self.batches, self.latent = loss, batches, latent
         self.penalty, self.every = penalty, every
 
-    def _fake(self, players: Players, rng: torch.Generator) -> Tensor:
-        z = torch.randn(self.batches.size, self.latent, generator=rng, device=rng.device)
-        images: Tensor = players.generator(z)
-        return images
-
     def critic_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
-        real, fake = self.batches.draw(rng), self._fake(players, rng)
+        real, fake = self.batches.draw(rng), players.fake(self.batches.size, self.latent, rng)
         loss = self.loss.critic(players.critic(real), players.critic(fake))
         if self.penalty and step % self.every == 0:
             loss = loss + self.penalty * self.every * self.loss.penalty(players.critic, real, fake, rng)
         return loss
 
     def generator_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
-        return self.loss.generator(players.critic(self._fake(players, rng))).mean()
+        fake = players.fake(self.batches.size, self.latent, rng)
+        return self.loss.generator(players.critic(fake)).mean()

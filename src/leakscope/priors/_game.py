@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core import progress, seeds
+from leakscope.core.checkpoint import load_checkpoint, save_checkpoint
 from leakscope.core.errors import UsageError
+from leakscope.nn.averages import follow, warmed_up
 
 _FOLLOWED = 50  # steps between two points of the loss curves
 _SECONDS = 10  # between two checkpoints, at the least
@@ -28,6 +29,19 @@ class Players(nn.Module):
         super().__init__()
         self.generator, self.critic = generator, critic
         self.average = copy.deepcopy(generator).requires_grad_(False)
+
+    def fake(self, count: int, latent: int, rng: torch.Generator) -> Tensor:
+        """Pictures of random latents."""
+        images: Tensor = self.generator(torch.randn(count, latent, generator=rng, device=rng.device))
+        return images
+
+    def kept(self) -> dict[str, Tensor]:
+        """The tensors of the averaged generator, `network.…`, and of the critic, `critic.…`."""
+        return {
+            f"{part}.{name}": tensor.contiguous()
+            for part, network in (("network", self.average), ("critic", self.critic))
+            for name, tensor in network.state_dict().items()
+        }
 
 
 class Rules(ABC):
@@ -74,20 +88,6 @@ class Course:
         return {"curve": {"critic": self.critic, "generator": self.generator}, "seconds": round(self.seconds, 1)}
 
 
-@torch.no_grad()
-def follow(average: nn.Module, network: nn.Module, decay: float, step: int) -> None:
-    """θ̄ ← βθ̄ + (1 − β)θ for weights, θ̄ ← θ for buffers; β grows to `decay`, so that the start is forgotten.
-
-    β_t = min(decay, (1 + t)/(10 + t)) at step t = 0, 1, …
-    """
-    beta = min(decay, (1 + step) / (10 + step))
-    old: list[Tensor] = list(average.parameters())
-    new: list[Tensor] = list(network.parameters())
-    torch._foreach_lerp_(old, new, 1 - beta)
-    for kept, current in zip(average.buffers(), network.buffers(), strict=True):
-        kept.copy_(current)
-
-
 def play(
     players: Players,
     rules: Rules,
@@ -112,9 +112,9 @@ def play(
     course, first = Course(), 0
     started = saved = time.monotonic()
     path = None if checkpoint is None else checkpoint / f"{name}.pt"
-    if path is not None and path.is_file():
+    if path is not None:
         first = _resume(path, identity, players, optimizers, course)
-    elif opening is not None:
+    if first == 0 and opening is not None:
         opening()
     device = next(players.parameters()).device
     before = course.seconds
@@ -130,7 +130,7 @@ def play(
             players.critic.requires_grad_(False)
             generator_loss = _descend(rules.generator_loss(players, step, rng), optimizers[0])
             players.critic.requires_grad_(True)
-            follow(players.average, players.generator, pace.decay, step)
+            follow(players.average, players.generator, warmed_up(pace.decay, step))
             bar.advance()
             if step % _FOLLOWED == _FOLLOWED - 1 or step == pace.steps - 1:
                 losses = critic_loss.item(), generator_loss.item()
@@ -156,8 +156,6 @@ def _descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
 def _save(
     path: Path, identity: str, step: int, players: Players, optimizers: list[torch.optim.Adam], course: Course
 ) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     state = {
         "identity": identity,
         "step": step,
@@ -165,16 +163,13 @@ def _save(
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "course": vars(course),
     }
-    torch.save(state, temporary)
-    temporary.replace(path)
+    save_checkpoint(path, state)
 
 
 def _resume(path: Path, identity: str, players: Players, optimizers: list[torch.optim.Adam], course: Course) -> int:
-    try:
-        state = torch.load(path, map_location=next(players.parameters()).device, weights_only=True)
-    except Exception as error:  # torch.load has no one error for a damaged file
-        reason = (str(error).splitlines() or ["damaged"])[0]
-        raise UsageError(f"checkpoint {path} is unreadable ({reason}); delete it to begin again") from None
+    state = load_checkpoint(path, next(players.parameters()).device)
+    if state is None:
+        return 0
     if state["identity"] != identity:
         raise UsageError(f"checkpoint {path} belongs to another prior; delete it to begin again")
     players.load_state_dict(state["players"])

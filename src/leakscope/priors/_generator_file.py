@@ -17,9 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
-from leakscope.core.prior import Generator, Prior, PriorState, Scores, written
+from leakscope.core.prior import Generator, Material, Prior, PriorState, written
 from leakscope.priors._mapping import Mapping
 from leakscope.priors._styled import StyledGenerator
 
@@ -73,19 +72,9 @@ class GeneratorFile(Prior):
                 f"{remedy}"
             )
 
-    def fit(
-        self,
-        public: ImageSet,
-        rng: torch.Generator,
-        *,
-        device: torch.device,
-        checkpoint: Path | None = None,
-        scores: Scores | None = None,
-        start: PriorState | None = None,
-    ) -> PriorState:
-        del rng, device, checkpoint, scores, start
-        self.require(public.shape)
-        return PriorState({}, {"shape": list(public.shape), "file": Path(self.file).name})
+    def learn(self, given: Material) -> PriorState:
+        self.require(given.public.shape)
+        return PriorState({}, {"shape": list(given.public.shape), "file": Path(self.file).name})
 
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         return self._load().to(device).eval().requires_grad_(False)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
+from leakscope.nn.adversarial import LOSSES
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, Upward, recalibrate, settled
 from leakscope.priors._game import Pace
-from leakscope.priors._losses import LOSSES
 
 _CALIBRATED = 2048  # latents behind the statistics of batch normalisation
 
@@ -23,7 +23,7 @@ _CALIBRATED = 2048  # latents behind the statistics of batch normalisation
 class Dcgan(AdversarialPrior):
     """A transposed-convolution generator and a strided-convolution critic, trained against each other.
 
-    The equations of each `loss` are in `_losses`. Weights are averaged over the steps, θ̄ ← βθ̄ + (1 − β)θ,
+    The equations of each `loss` are in `nn.adversarial`. Weights are averaged over the steps, θ̄ ← βθ̄ + (1 − β)θ,
     and the average is what is kept. The penalty is taken every `penalty_every`-th critic step and
     weighted up by as much.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import torch
@@ -13,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core import seeds
-from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
-from leakscope.core.prior import PRIORS, Generator, Prior, PriorState, Scores
+from leakscope.core.prior import PRIORS, Generator, Material, Prior, PriorState, Scores
 from leakscope.core.spec import describe, digest
+from leakscope.nn.weights import part
 from leakscope.priors._convolutional import Downward, Upward, recalibrate, settled
 from leakscope.priors._game import Batches, Pace, Players, Rules, play
 from leakscope.priors._pictures import fitting
@@ -74,45 +73,30 @@ class KedmiGan(Prior):
     def require(self, shape: tuple[int, int, int]) -> None:
         self.base.require(shape)
 
-    def fit(
-        self,
-        public: ImageSet,
-        rng: torch.Generator,
-        *,
-        device: torch.device,
-        checkpoint: Path | None = None,
-        scores: Scores | None = None,
-        start: PriorState | None = None,
-    ) -> PriorState:
-        if scores is None:
+    def learn(self, given: Material) -> PriorState:
+        public, device, start = given.public, given.device, given.start
+        if given.scores is None:
             raise UsageError("prior kedmi-gan learns from the target's scores; grant scores, or use dcgan")
         images = fitting(self, public)
-        soft = _soft_labels(scores, images, device)
-        seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
+        soft = _soft_labels(given.scores, images, device)
+        seed = given.seed()
         shape, classes = public.shape, soft.shape[1]
         with seeds.ambient(seed, "networks"):
             generator = Upward(shape, self.base.latent, self.base.width)
             critic = LabellingCritic(shape, self.base.width, classes, self.kernels, self.kernel_size)
         if start is not None:
-            prefix = "network."
-            own = {k.removeprefix(prefix): tensor for k, tensor in start.tensors.items() if k.startswith(prefix)}
-            generator.load_state_dict(own)
+            generator.load_state_dict(part(start.tensors, "network"))
         players = settled(Players(generator, critic), device)
         rules = LabelledGame(images, soft, Batches(images, self.batch, device), self.base.latent, self.entropy)
         pace = Pace(self.steps, self.critic_steps, self.learning_rate, self.average)
         labels = hashlib.sha256(soft.numpy().tobytes()).hexdigest()
         identity = digest([describe(self), public.digest(), seed, labels, start is not None])
-        course = play(players, rules, pace, seed=seed, name="kedmi-gan", identity=identity, checkpoint=checkpoint)
+        course = play(players, rules, pace, seed=seed, name="kedmi-gan", identity=identity, checkpoint=given.checkpoint)
         z = torch.randn(_CALIBRATED, self.base.latent, generator=seeds.generator(seed, "calibrate")).to(device)
         recalibrate(players.average, z, 256)
         with torch.no_grad():
             critic.compare_with(players.average(z[: self.batch - 1]))
-        tensors = {
-            f"{part}.{name}": tensor.contiguous()
-            for part, network in (("network", players.average), ("critic", critic))
-            for name, tensor in network.state_dict().items()
-        }
-        return PriorState(tensors, {"shape": list(shape), "classes": classes, **course.notes()})
+        return PriorState(players.kept(), {"shape": list(shape), "classes": classes, **course.notes()})
 
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         shape = state.shape
@@ -180,23 +164,18 @@ class LabelledGame(Rules):
         self.images, self.soft, self.batches = images, soft, batches
         self.latent, self.entropy = latent, entropy
 
-    def _fake(self, players: Players, rng: torch.Generator) -> Tensor:
-        z = torch.randn(self.batches.size, self.latent, generator=rng, device=rng.device)
-        images: Tensor = players.generator(z)
-        return images
-
     def critic_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
         index = torch.randint(len(self.images), (self.batches.size,), generator=rng, device=rng.device).cpu()
         labelled, soft = self.images[index].to(self.batches.device), self.soft[index].to(self.batches.device)
         _, given = players.critic(labelled)
         _, real = players.critic(self.batches.draw(rng))
-        _, fake = players.critic(self._fake(players, rng))
+        _, fake = players.critic(players.fake(self.batches.size, self.latent, rng))
         imitation: Tensor = -(soft * given.log_softmax(1)).sum(1).mean()
         real_or_not: Tensor = F.softplus(-real.logsumexp(1)).mean() + F.softplus(fake.logsumexp(1)).mean()
         return imitation + real_or_not / 2
 
     def generator_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
-        h_fake, logits = players.critic(self._fake(players, rng))
+        h_fake, logits = players.critic(players.fake(self.batches.size, self.latent, rng))
         h_real, _ = players.critic(self.batches.draw(rng))
         matching: Tensor = (h_fake.mean(0) - h_real.mean(0)).abs().mean()
         logs: Tensor = logits.log_softmax(1)

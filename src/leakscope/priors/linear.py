@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
-from leakscope.core.prior import PRIORS, Generator, Prior, PriorState, Scores
+from leakscope.core.prior import PRIORS, Generator, Material, Prior, PriorState
 from leakscope.priors._pictures import fitting, require_size
 
 _EXACT = 1024  # rows or columns up to which the decomposition is complete
@@ -45,23 +43,13 @@ class Linear(Prior):
                 "lower components"
             )
 
-    def fit(
-        self,
-        public: ImageSet,
-        rng: torch.Generator,
-        *,
-        device: torch.device,
-        checkpoint: Path | None = None,
-        scores: Scores | None = None,
-        start: PriorState | None = None,
-    ) -> PriorState:
-        del checkpoint, scores, start  # over before a checkpoint would help
-        rows = fitting(self, public, self.components + 1).flatten(1).to(device)
+    def learn(self, given: Material) -> PriorState:
+        rows = fitting(self, given.public, self.components + 1).flatten(1).to(given.device)
         mean = rows.mean(0)
-        deviations, directions = principal(rows - mean, self.components, rng)
+        deviations, directions = principal(rows - mean, self.components, given.rng)
         explained = float(deviations.square().sum() / rows.var(0).sum().clamp_min(1e-12))
         tensors = {"mean": mean, "deviations": deviations, "directions": directions}
-        return PriorState(tensors, {"shape": list(public.shape), "explained": explained})
+        return PriorState(tensors, {"shape": list(given.public.shape), "explained": explained})
 
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         return LinearGenerator(state.shape, state.tensors).to(device).eval()

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
+from leakscope.nn.adversarial import LOSSES
+from leakscope.nn.weights import part
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, ladder, settled
-from leakscope.priors._losses import LOSSES
 from leakscope.priors._mapping import Mapping
 from leakscope.priors._modulation import GAIN, SLOPE, ScaledLinear, demodulation
 from leakscope.priors._styled import StyledGenerator
@@ -29,7 +30,7 @@ class Style(AdversarialPrior):
     """A mapping network z ↦ w and modulated convolutions that read w at every size.
 
     w = LReLU_{0.2}(W_d(… LReLU_{0.2}(W_1 z/‖z‖))); each layer convolves with weights w_oi·s_i(w), scaled to
-    unit norm. The equations of each `loss` are in `_losses`.
+    unit norm. The equations of each `loss` are in `nn.adversarial`.
 
     Karras et al., "Analyzing and improving the image quality of StyleGAN", 2020.
 
@@ -70,8 +71,8 @@ class Style(AdversarialPrior):
 
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         network, critic = self.network(state.shape), self.critic(state.shape)
-        for part, module in (("network.", network), ("critic.", critic)):
-            module.load_state_dict({k.removeprefix(part): t for k, t in state.tensors.items() if k.startswith(part)})
+        network.load_state_dict(part(state.tensors, "network"))
+        critic.load_state_dict(part(state.tensors, "critic"))
         finished = StyledGenerator(
             state.shape, self.latent, network.mapping, network.synthesis, Tensor.contiguous, critic=critic,
             opinion=LOSSES[self.loss].generator,

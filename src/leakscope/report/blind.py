@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -24,8 +24,50 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from leakscope.core.errors import UsageError
+from leakscope.core.results import from_json, to_json
 
 Pictures = NDArray[np.float32]  # N×C×H×W in [0, 1]
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What a row of the page does not say: whose picture is on the left."""
+
+    number: int
+    victim: int
+    left: str
+
+
+@dataclass(frozen=True)
+class BlindKey:
+    """The key of a sheet: the two results that are compared, and every row."""
+
+    first: str
+    second: str
+    trials: tuple[Hidden, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    trial: int
+    choice: Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the page saved."""
+
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One row of the page, with three data URIs."""
+
+    number: int
+    real: str
+    left: str
+    right: str
 
 
 @dataclass(frozen=True)
@@ -69,15 +111,13 @@ def write_blind(folder: Path, first: str, second: str, out: Path, *, seed: int =
     trials, hidden = [], []
     for number, (index, swap) in enumerate(zip(order, swapped, strict=True), 1):
         left, right = shown[::-1] if swap else shown
-        trials.append(
-            {"number": number, "real": uri(truth[index]), "left": uri(left[index]), "right": uri(right[index])}
-        )
-        hidden.append({"number": number, "victim": int(index), "left": keys[int(swap)]})
-    key = {"first": keys[0], "second": keys[1], "trials": hidden}
+        trials.append(Trial(number, uri(truth[index]), uri(left[index]), uri(right[index])))
+        hidden.append(Hidden(number, int(index), keys[int(swap)]))
+    key = BlindKey(keys[0], keys[1], tuple(hidden))
     out.mkdir(parents=True, exist_ok=True)
     page, answers = out / "blind.html", out / "blind-key.json"
     page.write_text(_page(trials), encoding="utf-8")
-    answers.write_text(json.dumps(key, indent=1), encoding="utf-8")
+    answers.write_text(json.dumps(to_json(key), indent=1), encoding="utf-8")
     return [page, answers]
 
 
@@ -97,7 +137,7 @@ def uri(picture: Pictures) -> str:
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def _page(trials: list[dict[str, Any]]) -> str:
+def _page(trials: list[Trial]) -> str:
     environment = Environment(
         loader=PackageLoader("leakscope", "report/templates"), autoescape=True, undefined=StrictUndefined
     )
@@ -112,18 +152,18 @@ def _page(trials: list[dict[str, Any]]) -> str:
 
 def score_blind(key_file: Path, answers_file: Path) -> Preference:
     """How often people chose the first of the two results."""
-    key, answers = (_read(path) for path in (key_file, answers_file))
-    left = {trial["number"]: trial["left"] for trial in key.get("trials", [])}
-    chosen = 0
-    rows = answers.get("answers", [])
-    for row in rows:
-        if row.get("trial") not in left or row.get("choice") not in {"left", "right"}:
-            raise UsageError(f"{answers_file} does not belong to {key_file}: {row}; give the file the page saved")
-        chosen += (left[row["trial"]] == key["first"]) == (row["choice"] == "left")
+    key = from_json(BlindKey, _read(key_file), str(key_file))
+    rows = from_json(Answers, _read(answers_file), str(answers_file)).answers
+    left = {trial.number: trial.left for trial in key.trials}
     if not rows:
         raise UsageError(f"{answers_file} holds no answers; choose on the page and save them")
+    chosen = 0
+    for row in rows:
+        if row.trial not in left:
+            raise UsageError(f"{answers_file} does not belong to {key_file}: {row}; give the file the page saved")
+        chosen += (left[row.trial] == key.first) == (row.choice == "left")
     low, high = wilson(chosen, len(rows))
-    return Preference(key["first"], key["second"], chosen, len(rows), low, high)
+    return Preference(key.first, key.second, chosen, len(rows), low, high)
 
 
 def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
@@ -134,11 +174,9 @@ def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, flo
     return centre - spread, centre + spread
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> object:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from None
-    if not isinstance(tree, dict):
-        raise UsageError(f"{path} is not a blind sheet's file")
+        raise UsageError(f"cannot read {path}: {error}; give the files of one blind sheet") from None
     return tree

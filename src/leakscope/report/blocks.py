@@ -1,14 +1,14 @@
-"""Which residual blocks leak: one table a target, and the feature maps behind it."""
+"""Which residual blocks leak: one table per target, and the feature maps behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from leakscope.core.results import Blocks, BlockTable
 from leakscope.report.pictures import data_uri
 from leakscope.report.targets import Target
 
@@ -23,7 +23,7 @@ class Row:
     """One block: errors in the order of the attacks, and what the best of them amounts to."""
 
     block: str
-    shape: list[int]
+    shape: tuple[int, ...]
     lost: int | None
     errors: tuple[float | None, ...]
 
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Strip:
-    """Feature maps of one attack, a data URI a block; the first strip of a sheet shows the true ones."""
+    """Feature maps of one attack, one data URI per block; the first strip of a sheet shows the true ones."""
 
     title: str
     maps: tuple[tuple[str, str], ...]  # block, picture
@@ -55,38 +55,38 @@ class Sheet:
     strips: tuple[Strip, ...]
 
 
-def sheets(targets: list[Target], pictures: Mapping[str, NDArray[np.uint8]]) -> list[Sheet]:
-    """Of those targets whose blocks were compared."""
-    return [_sheet(target, blocks, pictures) for target in targets if (blocks := _compared(target))]
-
-
-def _compared(target: Target) -> Mapping[str, Any] | None:
-    blocks: Mapping[str, Any] | None = target.facts.get("blocks")
-    return blocks if blocks and blocks["attacks"] else None
-
-
-def _sheet(target: Target, blocks: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint8]]) -> Sheet:
-    attacks = blocks["attacks"]
-    rows = []
-    for place, first in enumerate(attacks[0]["rows"]):
-        own = [attack["rows"][place] for attack in attacks]
-        lost = next((row["lost"] for row in own if row.get("lost") is not None), None)
-        rows.append(Row(first["block"], first["shape"], lost, tuple(row["error"] for row in own)))
-    names = tuple((attack["attack"], attack["peeled"]) for attack in attacks)
-    return Sheet(target, blocks["victims"], names, tuple(rows), _strips(attacks, pictures))
-
-
-def _strips(attacks: list[Any], pictures: Mapping[str, NDArray[np.uint8]]) -> tuple[Strip, ...]:
-    drawn = [
-        (attack, pictures[f"maps/{attack['result']}"]) for attack in attacks if f"maps/{attack['result']}" in pictures
+def sheets(targets: list[Target], pictures: Mapping[str, NDArray[np.uint8]], names: Mapping[str, str]) -> list[Sheet]:
+    """Of those targets whose blocks were compared; `names` are the short names of attacks."""
+    return [
+        _sheet(target, blocks, pictures, names)
+        for target in targets
+        if (blocks := target.found.blocks) is not None and blocks.attacks
     ]
+
+
+def _sheet(
+    target: Target, blocks: Blocks, pictures: Mapping[str, NDArray[np.uint8]], names: Mapping[str, str]
+) -> Sheet:
+    rows = []
+    for place, first in enumerate(blocks.attacks[0].rows):
+        own = [attack.rows[place] for attack in blocks.attacks]
+        lost = next((row.lost for row in own if row.lost is not None), None)
+        rows.append(Row(first.block, first.shape, lost, tuple(row.error for row in own)))
+    titles = tuple((names.get(attack.attack, attack.attack), attack.peeled) for attack in blocks.attacks)
+    return Sheet(target, blocks.victims, titles, tuple(rows), _strips(blocks.attacks, pictures, names))
+
+
+def _strips(
+    attacks: tuple[BlockTable, ...], pictures: Mapping[str, NDArray[np.uint8]], names: Mapping[str, str]
+) -> tuple[Strip, ...]:
+    drawn = [(attack, pictures[key]) for attack in attacks if (key := f"maps/{attack.result}") in pictures]
     if not drawn:
         return ()
-    names = [row["block"] for row in attacks[0]["rows"]]
-    places = sorted(
-        {round(i * (len(names) - 1) / max(1, min(SHOWN, len(names)) - 1)) for i in range(min(SHOWN, len(names)))}
-    )
-    strips = [Strip("true", tuple((names[i], data_uri(drawn[0][1][i, :1])) for i in places))]
+    blocks = [row.block for row in attacks[0].rows]
+    count = min(SHOWN, len(blocks))
+    places = sorted({round(i * (len(blocks) - 1) / max(1, count - 1)) for i in range(count)})
+    strips = [Strip("true", tuple((blocks[i], data_uri(drawn[0][1][i, :1])) for i in places))]
     for attack, maps in drawn:
-        strips.append(Strip(attack["attack"], tuple((names[i], data_uri(maps[i, 1:])) for i in places)))
+        title = names.get(attack.attack, attack.attack)
+        strips.append(Strip(title, tuple((blocks[i], data_uri(maps[i, 1:])) for i in places)))
     return tuple(strips)

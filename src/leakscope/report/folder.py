@@ -7,7 +7,6 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,36 +14,37 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from leakscope.core.errors import UsageError
+from leakscope.core.results import SCHEMA, AuditReport, from_json
 from leakscope.report.junit_xml import junit
 from leakscope.report.page import render_html
 from leakscope.report.sarif_log import sarif
 from leakscope.report.summary import markdown
 
-SCHEMA = "leakscope/audit/1"
-
-Audit = Mapping[str, Any]
 Pictures = Mapping[str, NDArray[np.uint8]]
 
 
-def read(folder: Path) -> tuple[Audit, Pictures]:
+def read(folder: Path) -> tuple[AuditReport, Pictures]:
     """The audit and its pictures, refused in one line when they are not what this version draws."""
     return _read_audit(folder / "audit.json"), _read_pictures(folder / "pictures.safetensors")
 
 
-def _read_audit(path: Path) -> Audit:
+def _read_audit(path: Path) -> AuditReport:
     try:
-        audit = json.loads(path.read_text(encoding="utf-8"))
+        plain = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
             f"no {path.name} in {path.parent}; give the folder that `leakscope audit --out` wrote"
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}; run the audit again") from None
-    found = audit.get("schema") if isinstance(audit, dict) else None
+    found = plain.get("schema") if isinstance(plain, dict) else None
     if found != SCHEMA:
         raise UsageError(f"{path} has schema {found!r}, this version draws {SCHEMA!r}; run the audit again")
-    checked: Audit = audit
-    return checked
+    report = from_json(AuditReport, plain, str(path))
+    if report.exit_code != report.verdict.exit_code:
+        told = f"exit code {report.exit_code}, which is not that of {report.verdict!s}"
+        raise UsageError(f"{path} ends with {told}; run the audit again")
+    return report
 
 
 def _read_pictures(path: Path) -> Pictures:
@@ -59,13 +59,13 @@ def _read_pictures(path: Path) -> Pictures:
 
 def write(folder: Path) -> list[Path]:
     """Draw `folder` as report.html, summary.md, junit.xml and results.sarif; each appears whole or not at all."""
-    audit, pictures = read(folder)
+    report, pictures = read(folder)
     # All are drawn before any is written: a folder never holds renderings of two different audits.
     drawn = {
-        "report.html": render_html(audit, pictures),
-        "summary.md": markdown(audit),
-        "junit.xml": junit(audit),
-        "results.sarif": json.dumps(sarif(audit), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+        "report.html": render_html(report, pictures),
+        "summary.md": markdown(report),
+        "junit.xml": junit(report),
+        "results.sarif": json.dumps(sarif(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
     }
     return [_replace(folder / name, text) for name, text in drawn.items()]
 

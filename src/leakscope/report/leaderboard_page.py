@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,10 +16,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from leakscope.report.estimates import Estimate
-from leakscope.report.leaderboard import LEVELS, Cell, Section, command
+from leakscope.report.families import LEVELS
+from leakscope.report.leaderboard import DOUBT, Cell, Section, command
 from leakscope.report.numbers import number, percent
-from leakscope.report.results import Results
-from leakscope.report.strips import data_uri, originals, png, rebuilt
+from leakscope.report.plot import Mark, Scatter, scatter
+from leakscope.report.results import Entry, Results
+from leakscope.report.strips import SCORES, data_uri, originals, png, rebuilt
 from leakscope.store import Store
 
 #: Results whose pictures the page carries, and at most so many bytes of them; the others are one command away.
@@ -46,6 +49,8 @@ def leaderboard_page(found: Results, tables: Sequence[Section], store: Store, ou
         tables=tables,
         group=group,
         levels=LEVELS,
+        doubt=DOUBT,
+        plots=[plotted(table) if found.metric == "leak" else None for table in tables],
         names={
             name: sorted({t.place[name] for t in tables if name in t.place}) for name in ("data", "model", "threat")
         },
@@ -53,13 +58,25 @@ def leaderboard_page(found: Results, tables: Sequence[Section], store: Store, ou
         script=Markup(script),  # noqa: S704
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=Markup(_embedded(_facts(tables, store, out))),  # noqa: S704 (escaped there)
+        data=Markup(_embedded(_facts(found, tables, store, out))),  # noqa: S704 (escaped there)
     )
 
 
 def spread(value: Estimate) -> str:
-    """`± half`, or nothing with one seed."""
-    return "" if value.half is None else f"±\u00a0{number(value.half)}"
+    """`± half`, or why there is none."""
+    return "too few seeds" if value.half is None else f"±\u00a0{number(value.half)}"
+
+
+def plotted(section: Section) -> Scatter | None:
+    """Leak against accuracy of all rows that have both; numbers are those of the rows."""
+    marks = []
+    for place, row in enumerate(section.rows, start=1):
+        leak = row.strongest.value
+        if row.accuracy is not None and math.isfinite(leak.mean) and math.isfinite(row.accuracy.mean):
+            half = leak.half or 0.0
+            ends = leak.mean - half, leak.mean + half
+            marks.append(Mark(place, row.name, row.accuracy.mean, leak.mean, *ends, doubtful=not row.ranked))
+    return scatter(marks, None)
 
 
 def _hash(text: str) -> str:
@@ -78,26 +95,26 @@ def cells_of(section: Section) -> Iterator[Cell]:
         yield from row.attacks.values()
 
 
-def _facts(tables: Sequence[Section], store: Store, out: Path) -> dict[str, Any]:
+def _facts(found: Results, tables: Sequence[Section], store: Store, out: Path) -> dict[str, Any]:
     """What the panel of a cell shows: results by cell, each with its key, figures, command and pictures."""
     prefixes: dict[str, int] = {}  # a grid has thousands of results and few of these
     cells: dict[int, Any] = {}
     for section in tables:
         for cell in cells_of(section):
-            first = cell.results[0]
+            first = cell.entries[0]
             whole = command(first, seed=False)
-            prefix = first.command or ""
+            prefix = first.result.command or ""
             tail = None if whole is None else whole[len(prefix) :]
             cells[cell.number] = [
-                f"{first.attack} on {first.defense}",
+                f"{first.result.attack.label} on {first.target.defense.label}",
                 prefixes.setdefault(prefix, len(prefixes)),
                 tail,
-                [[r.key, r.seed, _short(r.mean), _short(r.low), _short(r.high), _short(r.worst)] for r in cell.results],
+                [_line(entry, found) for entry in cell.entries],
             ]
     pictures, truths = _pictures(tables, store)
     home = os.path.relpath(store.root.resolve(), out.resolve().parent)
     return {
-        "store": quote(Path(home).as_posix()),
+        "records": quote(f"{Path(home).as_posix()}/entries/{SCORES}"),
         "root": str(store.root),
         "commands": list(prefixes),
         "cells": cells,
@@ -106,8 +123,15 @@ def _facts(tables: Sequence[Section], store: Store, out: Path) -> dict[str, Any]
     }
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.5g}")
+def _line(entry: Entry, found: Results) -> list[Any]:
+    score = found.score(entry)
+    figures = [_short(value) for value in (score.mean, score.low, score.high, score.worst)]
+    flags = sorted({str(flag.id) for flag in entry.result.flags})
+    return [entry.result.key, entry.result.seed, *figures, flags]
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def _pictures(tables: Sequence[Section], store: Store) -> tuple[dict[str, str], dict[str, str]]:
@@ -119,13 +143,13 @@ def _pictures(tables: Sequence[Section], store: Store) -> tuple[dict[str, str], 
     drawn: dict[str, str | None] = {}
     room, tried = PICTURE_BYTES, 0
     for cell in order:
-        result = cell.results[0]
+        result = cell.entries[0].result
         if result.key in pictures:
             continue
         if tried >= PICTURED or room <= 0:
             break
         tried += 1
-        strip = rebuilt(store, result.key)
+        strip = rebuilt(store, result)
         if strip is None:
             continue
         pictures[result.key] = data_uri(png([strip]))

@@ -11,9 +11,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from leakscope.report.estimates import Estimate
-from leakscope.report.leaderboard import LEVELS, Cell, Family, Row, Section, command
+from leakscope.report.families import LEVELS, Family
+from leakscope.report.leaderboard import DOUBT, Cell, Row, Section, command
 from leakscope.report.numbers import NOTHING, number, percent
 from leakscope.report.results import Results
+from leakscope.report.strips import record_path
 from leakscope.store import Store
 
 Link = Callable[[str], str]  # key of a result → where its record lies
@@ -23,11 +25,30 @@ def record_links(store: Store, out: Path | None) -> Link:
     """Links from the file at `out`, or from the working folder, into the store."""
     start = Path.cwd() if out is None else out.resolve().parent
     root = Path(os.path.relpath(store.root.resolve(), start)).as_posix()
-    return lambda key: quote(f"{root}/entries/result/{key[:2]}/{key}/record.json")
+    return lambda key: quote(f"{root}/{record_path(key)}")
 
 
-def _written(value: Estimate) -> str:
-    return number(value.mean) if value.half is None else f"{number(value.mean)} ± {number(value.half)}"
+def _written(value: Estimate, doubtful: bool = False) -> str:
+    sign = DOUBT if doubtful else ""
+    spread = "" if value.half is None else f" ± {number(value.half)}"
+    return f"{number(value.mean)}{sign}{spread}"
+
+
+def _name(row: Row) -> str:
+    return f"{row.name} {DOUBT}" if row.doubtful else row.name
+
+
+def _remarks(section: Section) -> list[str]:
+    """What must be known beside the table: doubts, unlike attacks, too few seeds."""
+    told = [section.like_with_like] if section.like_with_like else []
+    told += [f"{row.name}: {row.note}." for row in section.rows if row.note]
+    told += [f"{DOUBT} {row.name}: {doubt.text}" for row in section.rows for doubt in row.doubts]
+    few = [row.name for row in section.rows if row.strongest.value.half is None]
+    if section.few_seeds:
+        told.append("Too few seeds for an interval.")
+    elif few:
+        told.append(f"Too few seeds for an interval: {', '.join(few)}.")
+    return told
 
 
 def _text(text: str) -> str:
@@ -40,7 +61,7 @@ def _level(level: float) -> str:
 
 
 def leaderboard_markdown(found: Results, tables: Sequence[Section], link: Link, group: str) -> str:
-    """One table a setting; a cell leads to its results, pictures and command at the foot of its table."""
+    """One table per setting; a cell leads to its results, pictures and command at the foot of its table."""
     blocks = [f"# Leaderboard: {found.metric} by {group}", _reading(found)]
     for section in tables:
         blocks += [f"## {_text(section.title)}", f"Threat model: {_text(section.place['threat'])}. "
@@ -49,10 +70,14 @@ def leaderboard_markdown(found: Results, tables: Sequence[Section], link: Link, 
         lines = [_line(header), _line(["---"] * len(header))]
         lines += [_line(_markdown_row(row, section)) for row in section.rows]
         blocks.append("\n".join(lines))
+        if remarks := _remarks(section):
+            blocks.append("\n".join(f"- {_text(remark)}" for remark in remarks))
         if section.families:
             header = ["family", "settings", *(f"{_level(level)} below the twin" for level in LEVELS)]
             lines = [_line(header), _line(["---"] * len(header))]
-            lines += [_line([_text(f.name), str(f.settings), *_matched(f, "**{}**".format)]) for f in section.families]
+            lines += [
+                _line([_text(_family(f)), str(f.settings), *_matched(f, "**{}**".format)]) for f in section.families
+            ]
             blocks += [f"{found.metric} of the strongest attack where a defence costs equally much accuracy:",
                        "\n".join(lines)]  # fmt: skip
         cells = [cell for row in section.rows for cell in (row.strongest, *row.attacks.values())]
@@ -63,9 +88,10 @@ def leaderboard_markdown(found: Results, tables: Sequence[Section], link: Link, 
 
 def _reading(found: Results) -> str:
     return (
-        f"Mean over seeds ± 95 % interval (Student). **Bold**: less leakage than every other row, where the interval "
-        f"of the differences, seed by seed, excludes a tie. More was given away where {found.metric} is "
-        f"{found.more_leak}. ◆: no other row has both more accuracy and less leakage."
+        f"Mean over seeds ± 95 % interval (Student). **Bold**: less leakage than every other row that is not in doubt, "
+        f"where the interval of the differences, seed by seed, excludes a tie. More was given away where "
+        f"{found.metric} is {found.more_leak}. ◆: no other row has both more accuracy and less leakage. "
+        f"{DOUBT}: in doubt, may leak more; such a row stands below the others, and is neither bold nor ◆."
     )
 
 
@@ -77,11 +103,11 @@ def _markdown_row(row: Row, section: Section) -> list[str]:
     def shown(cell: Cell | None) -> str:
         if cell is None:
             return NOTHING
-        text = f"[{_written(cell.value)}](#cell-{cell.number})"
+        text = f"[{_written(cell.value, cell.doubtful)}](#cell-{cell.number})"
         return f"**{text}**" if cell.best else text
 
     return [
-        _text(row.name),
+        _text(_name(row)),
         NOTHING if row.accuracy is None else _accuracy(row.accuracy),
         shown(row.strongest),
         number(row.strongest.worst),
@@ -94,6 +120,10 @@ def _accuracy(value: Estimate) -> str:
     return percent(value.mean) if value.half is None else f"{percent(value.mean)} ± {100 * value.half:.1f}"
 
 
+def _family(family: Family) -> str:
+    return f"{family.name} {DOUBT}" if family.doubtful else family.name
+
+
 def _matched(family: Family, bold: Callable[[str], str]) -> list[str]:
     entries = []
     for level in LEVELS:
@@ -103,20 +133,21 @@ def _matched(family: Family, bold: Callable[[str], str]) -> list[str]:
 
 
 def _footnote(cell: Cell, link: Link) -> str:
-    keys = ", ".join(f"seed {r.seed} [`{r.key[:8]}`]({link(r.key)})" for r in cell.results)
-    first = cell.results[0]
+    results = [entry.result for entry in cell.entries]
+    keys = ", ".join(f"seed {r.seed} [`{r.key[:8]}`]({link(r.key)})" for r in results)
+    first = cell.entries[0]
     again = command(first)
     how = f"`{again}`" if again else "made in Python, or by an older version"
     return (
-        f'- <a id="cell-{cell.number}"></a>{_text(first.attack)} on {_text(first.defense)}: {keys}; pictures: '
-        f"`leakscope show {first.key[:12]} --pictures pictures.png`; again: {how}"
+        f'- <a id="cell-{cell.number}"></a>{_text(first.result.attack.label)} on {_text(first.target.defense.label)}: '
+        f"{keys}; pictures: `leakscope show {first.result.key[:12]} --pictures pictures.png`; again: {how}"
     )
 
 
 _LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
      "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "−": "$-$", "±": r"$\pm$", "–": "--", "∞": r"$\infty$",
-     "\u00a0": "~", "×": r"$\times$", "◆": r"$\bullet$"}
+     "\u00a0": "~", "×": r"$\times$", "◆": r"$\bullet$", "†": r"$\dagger$"}
 )  # fmt: skip
 
 
@@ -126,7 +157,7 @@ def tex(text: str) -> str:
 
 
 def leaderboard_latex(found: Results, tables: Sequence[Section], link: Link, group: str) -> str:
-    """One booktabs table a setting; cells link to records, and a comment behind each row repeats it."""
+    """One booktabs table per setting; cells link to records, and a comment behind each row repeats it."""
     blocks = ["% \\usepackage{booktabs,hyperref}"]
     for section in tables:
         columns = [group, "accuracy", "strongest", "worst", *section.attacks, ""]
@@ -134,7 +165,9 @@ def leaderboard_latex(found: Results, tables: Sequence[Section], link: Link, gro
             "\\begin{table}",
             f"\\caption{{{tex(found.metric)}: {tex(section.title)}; threat model {tex(section.place['threat'])}, "
             f"{section.victims} victims. Mean $\\pm$ 95\\,\\% interval over seeds; bold where paired differences "
-            "exclude a tie; $\\bullet$: on the front of accuracy and leakage.}",
+            "exclude a tie; $\\bullet$: on the front of accuracy and leakage"
+            + "".join(f". {tex(remark.rstrip('.'))}" for remark in _remarks(section))
+            + ".}",
             f"\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
             "\\toprule",
             " & ".join(tex(column) for column in columns) + r" \\",
@@ -154,7 +187,7 @@ def leaderboard_latex(found: Results, tables: Sequence[Section], link: Link, gro
                 "\\toprule",
                 " & ".join(header) + r" \\",
                 "\\midrule",
-                *(" & ".join([tex(f.name), *map(_marked, _matched(f, "\0{}".format))]) + r" \\"
+                *(" & ".join([tex(_family(f)), *map(_marked, _matched(f, "\0{}".format))]) + r" \\"
                   for f in section.families),
                 "\\bottomrule",
                 "\\end{tabular}",
@@ -172,41 +205,45 @@ def _latex_row(row: Row, section: Section, link: Link) -> str:
     def shown(cell: Cell | None) -> str:
         if cell is None:
             return "--"
-        target = link(cell.results[0].key).replace("%", r"\%").replace("#", r"\#")
-        text = f"\\href{{run:{target}}}{{{tex(_written(cell.value))}}}"
+        target = link(cell.entries[0].result.key).replace("%", r"\%").replace("#", r"\#")
+        text = f"\\href{{run:{target}}}{{{tex(_written(cell.value, cell.doubtful))}}}"
         return f"\\textbf{{{text}}}" if cell.best else text
 
     entries = [
-        tex(row.name),
+        tex(_name(row)),
         "--" if row.accuracy is None else tex(_accuracy(row.accuracy)),
         shown(row.strongest),
         tex(number(row.strongest.worst)),
         *(shown(row.attacks.get(attack)) for attack in section.attacks),
         tex("◆") if row.on_front else "",
     ]
-    again = command(row.strongest.results[0]) or "made in Python"
+    again = command(row.strongest.entries[0]) or "made in Python"
     return " & ".join(entries) + r" \\ % " + " ".join(again.split("\n"))
 
 
 def leaderboard_csv(found: Results, tables: Sequence[Section], link: Link, group: str) -> str:
-    """One line a cell, for spreadsheets; formulas in names are defused."""
+    """One line per cell, for spreadsheets; formulas in names are defused."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
         ["data", "model", "cut", "threat", "setting", "defense", "attack", "metric", "mean", "half_width", "seeds",
-         "worst", "accuracy", "surely_best", "on_front", "keys", "record", "pictures", "command"]
+         "worst", "accuracy", "surely_best", "on_front", "rank", "doubtful", "remarks", "keys", "record", "pictures",
+         "command"]
     )  # fmt: skip
     for section in tables:
         for row in section.rows:
             named = [("strongest", row.strongest), *row.attacks.items()]
             for attack, cell in named:
-                first = cell.results[0]
+                first, own = cell.entries[0], attack == "strongest"
+                doubtful = row.doubtful if own else cell.doubtful
+                remarks = "; ".join([*(doubt.text for doubt in row.doubts), row.note]).strip("; ") if own else ""
                 writer.writerow(
-                    [*map(_plain, (first.data, first.model, first.cut, first.threat)), section.setting,
-                     _plain(first.defense), _plain(attack), found.metric, cell.value.mean, cell.value.half,
+                    [*(_plain(first.written(name)) for name in ("data", "model", "cut", "threat")), section.setting,
+                     _plain(first.written("defense")), _plain(attack), found.metric, cell.value.mean, cell.value.half,
                      cell.value.seeds, cell.worst, None if row.accuracy is None else row.accuracy.mean,
-                     int(cell.best), int(row.on_front), " ".join(r.key for r in cell.results), link(first.key),
-                     f"leakscope show {first.key[:12]} --pictures pictures.png", _plain(command(first) or "")]
+                     int(cell.best), int(row.on_front), row.rank, int(doubtful), _plain(remarks),
+                     " ".join(entry.result.key for entry in cell.entries), link(first.result.key),
+                     f"leakscope show {first.result.key[:12]} --pictures pictures.png", _plain(command(first) or "")]
                 )  # fmt: skip
         for family in section.families:
             for level, matched in family.matched.items():
@@ -215,7 +252,8 @@ def leaderboard_csv(found: Results, tables: Sequence[Section], link: Link, group
                     place = [_plain(section.place.get(name, "")) for name in ("data", "model", "cut", "threat")]
                     writer.writerow(
                         [*place, section.setting, _plain(family.name), f"strongest, {_level(level)} below the twin",
-                         found.metric, value.mean, value.half, value.seeds, None, None, int(best), None, "", "", "", ""]
+                         found.metric, value.mean, value.half, value.seeds, None, None, int(best), None, None,
+                         int(family.doubtful), "", "", "", "", ""]
                     )  # fmt: skip
     return stream.getvalue()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+
+from leakscope.core.results import Summary
 
 NOTHING = "–"
 
@@ -29,10 +30,15 @@ def percent(value: float | None) -> str:
     return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.1f}\u00a0%"
 
 
-def interval(summary: Mapping[str, Any]) -> str:
+def share(value: float) -> str:
+    """A share as a whole percentage, rounded as the verdict's sentence rounds it."""
+    return f"{100 * max(value, 0.0):.0f}\u00a0%"
+
+
+def interval(summary: Summary) -> str:
     """`low to high`, or nothing when the score has no interval (one number for a whole set)."""
-    low, high = summary.get("low"), summary.get("high")
-    return "" if low is None or high is None else f"{number(low)} to {number(high)}"
+    known = summary.n > 1 and not math.isnan(summary.low) and not math.isnan(summary.high)
+    return f"{number(summary.low)} to {number(summary.high)}" if known else ""
 
 
 def shape(sizes: Sequence[int]) -> str:

@@ -6,21 +6,31 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
+from leakscope.core import words as audit_words
+from leakscope.core.results import AttackResult, AuditReport, Summary
 from leakscope.report import numbers, words
 from leakscope.report.blocks import sheets
-from leakscope.report.names import readable, short_names
+from leakscope.report.flags import flag_groups
 from leakscope.report.outline import outline
 from leakscope.report.pictures import galleries
-from leakscope.report.plot import bar, scatter
-from leakscope.report.targets import highest_floor, is_known, targets_of
+from leakscope.report.plot import Curve, bar, curve, curve_words, marks_of, scatter
+from leakscope.report.targets import (
+    Target,
+    highest_floor,
+    known_leak,
+    measured_leak,
+    network_name,
+    short_names,
+    targets_of,
+)
 
 
 @cache
@@ -32,7 +42,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for read in (numbers.number, numbers.percent, numbers.interval, numbers.shape, numbers.duration, numbers.moment):
+    readings = (numbers.number, numbers.percent, numbers.interval, numbers.share, numbers.shape, numbers.duration,
+                numbers.moment, network_name, curve_words)  # fmt: skip
+    for read in readings:
         environment.filters[read.__name__] = read
     environment.filters["outline"] = outline
     environment.filters["slug"] = slug
@@ -52,57 +64,68 @@ def breakable(text: str) -> Markup:
     return Markup("<wbr>").join(parts)
 
 
-def render_html(audit: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint8]]) -> str:
+@dataclass(frozen=True)
+class FloorRow:
+    """One line at the foot of the scores."""
+
+    name: str
+    metrics: Mapping[str, Summary]
+
+
+def render_html(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) -> str:
     """The whole page. Every text of the audit is escaped, and a content policy forbids script and network."""
     environment = _templates()
     loader = environment.loader
     assert loader is not None
     style = "\n" + loader.get_source(environment, "report.css")[0]
-    settings = {short: full for full, short in short_names(audit).items()}
-    audit = readable(audit)
-    targets = targets_of(audit)
-    floor = highest_floor(audit)
+    names = short_names(report.results)
+    targets = targets_of(report)
+    floor = highest_floor(report.floors)
     level = None if floor is None else floor[1]
-    measured = {name for row in [*audit["results"], *_floors(audit)] for name in row["metrics"]}
+    gate = report.gate.limit if report.gate is not None and report.gate.metric == "leak" else None
+    measured = {name for scores in _all_scores(report) for name in scores}
     return environment.get_template("report.html").render(
-        audit=audit,
+        audit=report,
         words=words,
-        subject=words.Subject.of(audit),
-        settings=settings,
+        verdicts=audit_words.VERDICTS,
+        levels=audit_words.EVIDENCE,
+        controls=audit_words.CONTROLS,
+        severities=audit_words.SEVERITIES,
+        subject=words.subject_of(report.goal),
+        names=names,
+        settings={short: full for full, short in names.items() if short != full},
         style=Markup(style),  # noqa: S704 (our own file, hashed into the page's policy)
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         targets=targets,
-        bars={target.number: bar(leak, level) for target in targets if (leak := _drawable(target.leak))},
+        measured=measured_leak(report),
+        bars={target.number: bar(leak, level, gate) for target in targets if (leak := known_leak(target.leak))},
+        curves={target.number: _curves(target) for target in targets},
         floor=floor,
-        plot=scatter(targets, level),
-        blocks=sheets(targets, pictures),
-        bounds=[target for target in targets if target.facts.get("bound")],
-        gallery=galleries(audit, pictures),
-        metrics={name: facts for name, facts in audit["metrics"].items() if name in measured},
-        unavailable={name: facts["unavailable"] for name, facts in audit["metrics"].items() if "unavailable" in facts},
-        floors=_floors(audit),
-        flags=_flags(audit),
+        gate_limit=gate,
+        plot=scatter(marks_of(targets), level, gate),
+        blocks=sheets(targets, pictures, names),
+        bounds=[target for target in targets if target.found.bound is not None],
+        gallery=galleries(report, pictures),
+        metrics=[metric for metric in report.metrics if metric.name in measured],
+        unavailable=[metric for metric in report.metrics if metric.unavailable is not None],
+        floors=_floors(report, oracles=False),
+        oracles=_floors(report, oracles=True),
+        flags=flag_groups(report.flags),
     )
 
 
-def _drawable(leak: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return leak if leak is not None and is_known(leak["mean"]) else None
+def _all_scores(report: AuditReport) -> list[Mapping[str, Summary]]:
+    return [*(result.metrics for result in report.results), *report.floors.values()]
 
 
-def _floors(audit: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"name": words.FLOORS.get(name, name), "metrics": scores} for name, scores in audit["floors"].items()]
+def _floors(report: AuditReport, *, oracles: bool) -> list[FloorRow]:
+    return [
+        FloorRow(words.FLOORS.get(name, name), scores)
+        for name, scores in report.floors.items()
+        if (name in words.ORACLES) == oracles
+    ]
 
 
-def _flags(audit: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Flags of one kind told once, with every place they were raised; those that block come first."""
-    told: dict[tuple[str, str, str], list[str]] = {}
-    for flag in audit["flags"]:
-        told.setdefault((flag["id"], flag["severity"], flag["explanation"]), []).append(flag["where"])
-    ordered = sorted(told.items(), key=lambda item: item[0][1] != "blocks")
-    anchored: set[str] = set()  # scores link to the first telling of a flag
-    listed = []
-    for (name, severity, explanation), where in ordered:
-        first = name not in anchored
-        anchored.add(name)
-        listed.append({"id": name, "severity": severity, "explanation": explanation, "where": where, "first": first})
-    return listed
+def _curves(target: Target) -> list[tuple[AttackResult, Curve]]:
+    """Attacks that say how their leak grew with time."""
+    return [(result, drawn) for result in target.results if (drawn := curve(result.diagnostics.anytime))]

@@ -6,17 +6,19 @@ import base64
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from leakscope.core.errors import UsageError
+from leakscope.core.results import AuditReport, ShownPictures
 
 BUDGET = 2_400_000  # bytes of encoded pictures on one page
 SIDES = (128, 96, 64, 48, 32, 24, 16)  # tried in turn when the full size is over budget
-DISPLAYED = 84  # CSS pixels a side, rounded to whole multiples so that every pixel stays square
+#: The group of the one victim that leaked most, where an audit kept it.
+WORST = "worst"
+DISPLAYED = 84  # CSS pixels per side, rounded to whole multiples so that every pixel stays square
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Pair:
     guess: str
     width: int
     height: int
-    leak: float | None
-    victim: int | None
+    leak: float
+    victim: int
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,23 @@ class Galleries:
     groups: Mapping[str, tuple[Group, ...]]
     reduced_to: int | None
 
+    def shown(self, key: str) -> tuple[Group, ...]:
+        """The groups of several victims."""
+        return tuple(group for group in self.groups[key] if group.name != WORST)
 
-def galleries(audit: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint8]], budget: int = BUDGET) -> Galleries:
+    def worst(self, key: str) -> Pair | None:
+        """The single victim that leaked most under a result, where the audit kept it."""
+        found = [pair for group in self.groups.get(key, ()) if group.name == WORST for pair in group.pairs]
+        return found[0] if found else None
+
+    @property
+    def has_worst(self) -> bool:
+        return any(group.name == WORST for groups in self.groups.values() for group in groups)
+
+
+def galleries(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]], budget: int = BUDGET) -> Galleries:
     """All pictures at the largest size at which they fit the budget together."""
-    chosen = {key: _checked(key, rows, pictures) for key, rows in audit["pictures"].items()}
+    chosen = {key: _checked(key, rows, pictures) for key, rows in report.pictures.items()}
     largest = max((max(truth.shape[2:]) for _, truth, _ in chosen.values()), default=0)
     *sizes, smallest = [None, *(side for side in SIDES if side < largest)]
     for side in sizes:
@@ -70,36 +85,32 @@ def _bytes(groups: tuple[Group, ...]) -> int:
 
 
 def _checked(
-    key: str, rows: Mapping[str, Any], pictures: Mapping[str, NDArray[np.uint8]]
-) -> tuple[Mapping[str, Any], NDArray[np.uint8], NDArray[np.uint8]]:
+    key: str, rows: ShownPictures, pictures: Mapping[str, NDArray[np.uint8]]
+) -> tuple[ShownPictures, NDArray[np.uint8], NDArray[np.uint8]]:
     truth, guess = pictures.get(f"truth/{key}"), pictures.get(f"guess/{key}")
     if truth is None or guess is None:
         raise UsageError(f"pictures.safetensors lacks the pictures of {key}; run the audit again")
     for images in (truth, guess):
         fits = images.dtype == np.uint8 and images.ndim == 4 and images.shape[1] in (1, 3)
-        if not fits or len(images) != len(rows["groups"]):
+        if not fits or len(images) != len(rows.groups):
             raise UsageError(
                 f"pictures of {key} are {images.dtype} {images.shape}, not uint8 "
-                f"({len(rows['groups'])}, 1 or 3, height, width); run the audit again"
+                f"({len(rows.groups)}, 1 or 3, height, width); run the audit again"
             )
     return rows, truth, guess
 
 
 def _groups(
-    rows: Mapping[str, Any], truth: NDArray[np.uint8], guess: NDArray[np.uint8], side: int | None
+    rows: ShownPictures, truth: NDArray[np.uint8], guess: NDArray[np.uint8], side: int | None
 ) -> tuple[Group, ...]:
-    names = list(rows["groups"])
-    none = [None] * len(names)
-    leaks, victims = rows.get("leak") or none, rows.get("victims") or none
     height, width = truth.shape[2:]
     times = max(1, round(DISPLAYED / max(height, width)))
     if max(height, width) > DISPLAYED * 2:  # a large photograph: shown whole, not pixel by pixel
         height, width = (round(2 * DISPLAYED * size / max(height, width)) for size in (height, width))
     made: dict[str, list[Pair]] = {}
-    for i, name in enumerate(names):
-        pair = Pair(
-            data_uri(truth[i], side), data_uri(guess[i], side), width * times, height * times, leaks[i], victims[i]
-        )
+    for i, name in enumerate(rows.groups):
+        drawn = data_uri(truth[i], side), data_uri(guess[i], side)
+        pair = Pair(*drawn, width * times, height * times, rows.leak[i], rows.victims[i])
         made.setdefault(name, []).append(pair)
     return tuple(Group(name, tuple(pairs)) for name, pairs in made.items())
 

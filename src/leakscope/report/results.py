@@ -1,47 +1,54 @@
-"""Results of a store as rows: what was attacked, by whom, and what came out."""
+"""Results as a leaderboard takes them: each attack beside its target, chosen by metric and filters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
 
 from leakscope.core.errors import UsageError
-from leakscope.core.spec import digest
-from leakscope.store import Store
+from leakscope.core.results import Direction, Finding, Method, Summary
+from leakscope.report.targets import network_name
 
 #: What a filter may name; each is matched against how the thing is written, with * and ?.
 NAMES = ("data", "model", "cut", "defense", "threat", "attack", "seed")
-#: Parts of a target's plan that its row names already; the rest makes the setting.
-_NAMED = ("model", "cut", "defense", "seed")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One attack on one target, under one metric."""
+@dataclass(frozen=True)
+class Entry(Finding):
+    """A finding as tables show, compare and filter it."""
 
-    key: str
-    data: str
-    model: str
-    cut: str
-    defense: str
-    threat: str
-    attack: str
-    seed: int
-    setting: str  # digest of pictures and training: targets of one setting can be compared
-    victims: str  # digest of the attacked pictures: results on the same can be paired
-    accuracy: float | None
-    mean: float
-    low: float
-    high: float
-    worst: float
-    count: int  # victims
-    command: str | None  # what repeats it, but for cut, defence, attack and seed; None when nothing does
-    outside: bool  # somebody else's attack
+    def method(self, name: str) -> Method | None:
+        """The method that a name stands for, where it is one."""
+        return {"model": self.target.model, "defense": self.target.defense, "attack": self.result.attack}.get(name)
 
-    def named(self, name: str) -> str:
-        return str(getattr(self, name))
+    def written(self, name: str) -> str:
+        """For people."""
+        if name == "model":
+            return network_name(self.target.model)
+        method = self.method(name)
+        if method is not None:
+            return method.label
+        texts = {
+            "data": self.target.data,
+            "cut": self.target.cut,
+            "threat": self.result.threat.label,
+            "seed": str(self.result.seed),
+        }
+        return texts[name]
+
+    def identity(self, name: str) -> Hashable:
+        """For comparing: what a thing is, whatever it is called."""
+        method = self.method(name)
+        if method is not None:
+            return json.dumps(method.settings, sort_keys=True)
+        return self.result.threat if name == "threat" else self.written(name)
+
+    def spellings(self, name: str) -> set[str]:
+        """What a filter may match: how the thing is shown, and how it is written in full."""
+        method = self.method(name)
+        return {self.written(name)} if method is None else {self.written(name), method.label, method.kind}
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,11 @@ class Results:
     """All that match, and which end of the metric means more leakage."""
 
     metric: str
-    more_leak: Literal["high", "low"]
-    rows: list[Result]
+    more_leak: Direction
+    entries: tuple[Entry, ...]
+
+    def score(self, entry: Entry) -> Summary:
+        return entry.result.metrics[self.metric]
 
 
 def parse_filters(texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -64,63 +74,24 @@ def parse_filters(texts: Iterable[str]) -> list[tuple[str, str]]:
     return filters
 
 
-def read_results(store: Store, metric: str = "leak", filters: Iterable[tuple[str, str]] = ()) -> Results:
-    """Scores of every attack on a real target; what an attack did to a control is no result."""
-    chosen: dict[str, set[str]] = {}
-    for name, pattern in filters:  # patterns of one name are alternatives
-        chosen.setdefault(name, set()).add(pattern)
-    summaries = store.summaries("result")
-    known = {name for summary in summaries.values() for name in summary.get("metrics", ())}
-    if summaries and metric not in known:
-        raise UsageError(f"no result of {store.root} has the metric {metric!r}; there are: {', '.join(sorted(known))}")
-    targets: dict[str, Mapping[str, Any] | None] = {}
-    rows, signs = [], 0
-    for key, summary in summaries.items():
-        scores = summary.get("metrics", {}).get(metric)
-        if scores is None:
-            continue
-        facts = summary if "setting" in summary else _facts(store, summary, targets)
-        if facts is None:
-            continue
-        signs += (scores["worst"] > scores["mean"]) - (scores["worst"] < scores["mean"])
-        row = _row(key, summary, facts, scores)
-        if all(any(fnmatchcase(row.named(name), p) for p in patterns) for name, patterns in chosen.items()):
-            rows.append(row)
-    # The worst picture lies on the leaking side of the mean, whatever the metric.
-    return Results(metric, "high" if signs >= 0 else "low", rows)
-
-
-def _row(key: str, summary: Mapping[str, Any], facts: Mapping[str, Any], scores: Mapping[str, Any]) -> Result:
-    return Result(
-        key=key, data=facts["data"], model=facts["model"], cut=facts["cut"], defense=facts["defense"],
-        threat=facts["threat"], attack=summary["attack"], seed=int(summary["seed"]), setting=facts["setting"],
-        victims=facts["victims"], accuracy=facts["accuracy"], mean=scores["mean"], low=scores["low"],
-        high=scores["high"], worst=scores["worst"], count=scores["n"], command=facts.get("command"),
-        outside="outside" in summary,
-    )  # fmt: skip
-
-
-def _facts(store: Store, summary: Mapping[str, Any], kept: dict[str, Any]) -> Mapping[str, Any] | None:
-    """What results of older versions do not say themselves, from their target; None for a control."""
-    key = summary.get("target", "")
-    if key not in kept:
-        entry = store.get("target", key) if key else None
-        kept[key] = None if entry is None else _of_target(entry.record)
-    facts: Mapping[str, Any] | None = kept[key]
-    return facts
-
-
-def _of_target(record: Mapping[str, Any]) -> dict[str, Any]:
-    plan = record["plan"]
-    return {
-        **{name: record[name] for name in ("model", "cut", "defense", "accuracy")},
-        "data": f"pictures {plan['splits'][:8]}",
-        "threat": "not recorded",
-        "setting": setting_of(plan),
-        "victims": "",
-    }
-
-
-def setting_of(plan: Mapping[str, Any]) -> str:
-    """What two targets must share to be compared: pictures, given weights and training."""
-    return digest({name: value for name, value in plan.items() if name not in _NAMED})[:8]
+def choose(entries: Sequence[Entry], metric: str = "leak", filters: Iterable[tuple[str, str]] = ()) -> Results:
+    """Those that have the metric and match every filter; patterns of one name are alternatives."""
+    wanted: dict[str, set[str]] = {}
+    for name, pattern in filters:
+        wanted.setdefault(name, set()).add(pattern)
+    scored = [entry for entry in entries if metric in entry.result.metrics]
+    if entries and not scored:
+        known = sorted({name for entry in entries for name in entry.result.metrics})
+        raise UsageError(f"no result has the metric {metric!r}; there are: {', '.join(known)}")
+    directions = {entry.result.directions[metric] for entry in scored}
+    if len(directions) > 1:
+        raise UsageError(f"results disagree on which end of {metric!r} leaks more; make the older ones again")
+    chosen = tuple(
+        entry
+        for entry in scored
+        if all(
+            any(fnmatchcase(text, pattern) for text in entry.spellings(name) for pattern in patterns)
+            for name, patterns in wanted.items()
+        )
+    )
+    return Results(metric, next(iter(directions), "high"), chosen)

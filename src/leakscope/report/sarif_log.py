@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePath, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from leakscope.core.results import AuditReport
+from leakscope.core.words import CONTROLS, VERDICTS, Verdict
 from leakscope.report.numbers import utc
 from leakscope.report.targets import targets_of
-from leakscope.report.words import CONTROLS, VERDICTS
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 
 GATE, INCONCLUSIVE, CONTROL = "LEAK001", "LEAK002", "LEAK003"
 
 _FIXED_RULES = {
-    GATE: ("GateNotKept", "More can be recovered than the gate allows", VERDICTS["fail"][1]),
-    INCONCLUSIVE: ("Inconclusive", "The audit could not reach a verdict", VERDICTS["inconclusive"][1]),
+    GATE: ("GateNotKept", "More can be recovered than the gate allows", VERDICTS[Verdict.FAIL][1]),
+    INCONCLUSIVE: ("Inconclusive", "The audit could not reach a verdict", VERDICTS[Verdict.INCONCLUSIVE][1]),
     CONTROL: (
         "ControlFailed",
         "A control of the audit failed",
@@ -35,23 +36,27 @@ _LEVELS = {"blocks": "error", "warns": "warning"}
 Json = dict[str, Any]
 
 
-def sarif(audit: Mapping[str, Any]) -> Json:
+def sarif(report: AuditReport) -> Json:
     """A log with one run; a passed audit without flags has no results."""
-    rules = {**{key: _rule(key, *told) for key, told in _FIXED_RULES.items()}, **_flag_rules(audit)}
+    rules = {**{key: _rule(key, *told) for key, told in _FIXED_RULES.items()}, **_flag_rules(report)}
     order = {key: place for place, key in enumerate(rules)}
-    results = [{**finding, "ruleIndex": order[finding["ruleId"]]} for finding in _findings(audit)]
+    results = [{**finding, "ruleIndex": order[finding["ruleId"]]} for finding in _findings(report)]
     driver = {
         "name": "Leakscope",
-        "version": str(audit["versions"]["leakscope"]),
+        "version": report.versions.get("leakscope", "unknown"),
         "rules": list(rules.values()),
     }
     run = {
         "tool": {"driver": driver},
-        "automationDetails": {"id": f"leakscope/{quote(str(audit['data']['name']), safe='')}/"},
-        "invocations": [_invocation(audit)],
+        "automationDetails": {"id": f"leakscope/{quote(report.data.name, safe='')}/"},
+        "invocations": [_invocation(report)],
         "results": results,
         "columnKind": "utf16CodeUnits",
-        "properties": {name: audit[name] for name in ("verdict", "evidence", "sentence")},
+        "properties": {
+            "verdict": report.verdict.value,
+            "evidence": report.evidence.level,
+            "sentence": report.sentence,
+        },
     }
     return {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
 
@@ -71,33 +76,31 @@ def flag_rule_id(flag: str) -> str:
     return "LEAK-" + re.sub(r"[^A-Z0-9]+", "-", flag.upper()).strip("-")
 
 
-def _flag_rules(audit: Mapping[str, Any]) -> dict[str, Json]:
+def _flag_rules(report: AuditReport) -> dict[str, Json]:
     rules = {}
-    for flag in audit["flags"]:
-        words = re.findall(r"[A-Za-z0-9]+", flag["id"])
-        key = flag_rule_id(flag["id"])
+    for flag in report.flags:
+        words = re.findall(r"[A-Za-z0-9]+", flag.id)
+        key = flag_rule_id(flag.id)
         name, short = "".join(word.capitalize() for word in words), " ".join(words).capitalize()
-        rules[key] = _rule(key, name, short, flag["explanation"], _LEVELS.get(flag["severity"], "warning"))
+        rules[key] = _rule(key, name, short, flag.explanation, _LEVELS[flag.severity])
     return rules
 
 
-def _findings(audit: Mapping[str, Any]) -> Iterator[Json]:
-    anchor = _location(audit)
-    gate = audit["gate"]
-    if audit["verdict"] == "fail":
-        named = ("", audit["sentence"]) if gate is None else (gate["text"], audit["sentence"])
-        yield _result(GATE, "error", named[1], named[0], anchor)
-    if audit["verdict"] == "inconclusive":
-        yield _result(INCONCLUSIVE, "error", " ".join([audit["sentence"], *audit["reasons"]]), "", anchor)
-    for name, control in audit["controls"].items():
-        if control["passed"] is False:
+def _findings(report: AuditReport) -> Iterator[Json]:
+    anchor = _location(report)
+    if report.verdict is Verdict.FAIL:
+        subject = "" if report.gate is None else report.gate.text
+        yield _result(GATE, "error", report.sentence, subject, anchor)
+    if report.verdict is Verdict.INCONCLUSIVE:
+        yield _result(INCONCLUSIVE, "error", " ".join([report.sentence, *report.reasons]), "", anchor)
+    for control in report.controls:
+        if control.passed is False:
             # A control the verdict does not rest on must not turn a passed audit red.
-            level = "warning" if audit["exit_code"] == 0 else "error"
-            yield _result(CONTROL, level, f"{CONTROLS.get(name, name)} failed: {control['what']}", name, anchor)
-    for flag in audit["flags"]:
-        level = _LEVELS.get(flag["severity"], "warning")
-        message = f"{flag['where']}: {flag['explanation']}"
-        yield _result(flag_rule_id(flag["id"]), level, message, flag["where"], anchor)
+            level = "warning" if report.exit_code == 0 else "error"
+            yield _result(CONTROL, level, f"{CONTROLS[control.kind]} failed: {control.what}", control.kind, anchor)
+    for flag in report.flags:
+        message = f"{flag.where}: {flag.explanation}"
+        yield _result(flag_rule_id(flag.id), _LEVELS[flag.severity], message, flag.where, anchor)
 
 
 def _result(rule: str, level: str, message: str, subject: str, anchor: Json) -> Json:
@@ -112,24 +115,24 @@ def _result(rule: str, level: str, message: str, subject: str, anchor: Json) -> 
     }
 
 
-def _location(audit: Mapping[str, Any]) -> Json:
+def _location(report: AuditReport) -> Json:
     logical = [
-        {"fullyQualifiedName": f"{target.facts['model']}/{target.facts['cut']}/{target.facts['defense']}",
+        {"fullyQualifiedName": f"{target.record.model.label}/{target.record.cut}/{target.record.defense.label}",
          "name": target.name, "kind": "module"}
-        for target in targets_of(audit)
+        for target in targets_of(report)
     ]  # fmt: skip
     unique = list({entry["fullyQualifiedName"]: entry for entry in logical}.values())
-    artifact = {"artifactLocation": _artifact(_anchor_file(audit)), "region": {"startLine": 1}}
+    artifact = {"artifactLocation": _artifact(_anchor_file(report)), "region": {"startLine": 1}}
     return {"physicalLocation": artifact, "logicalLocations": unique}
 
 
-def _anchor_file(audit: Mapping[str, Any]) -> str:
+def _anchor_file(report: AuditReport) -> str:
     """The file a reader would change: the audit's YAML, else the model's Python file, else `audit.json`."""
-    source = audit["config"].get("source")
+    source = report.config.get("source")
     if source:
         return str(source)
-    models = (str(target["model"]).rpartition(":")[0] for target in audit["targets"])
-    return next((path for path in models if path.endswith(".py")), "audit.json")
+    files = (str(target.record.model.settings.get("path", "")) for target in report.targets)
+    return next((path for path in files if path.endswith(".py")), "audit.json")
 
 
 def _artifact(path: str) -> Json:
@@ -139,13 +142,13 @@ def _artifact(path: str) -> Json:
     return {"uri": quote(PurePosixPath(pure.as_posix()).as_posix()), "uriBaseId": "%SRCROOT%"}
 
 
-def _invocation(audit: Mapping[str, Any]) -> Json:
+def _invocation(report: AuditReport) -> Json:
     invocation: Json = {
-        "commandLine": audit["command"],
-        "exitCode": audit["exit_code"],
+        "commandLine": report.command,
+        "exitCode": report.exit_code,
         "executionSuccessful": True,  # the tool ran to its end; the verdict is another matter
     }
-    when = utc(audit["created"])
+    when = utc(report.created)
     if when is not None:
         invocation["endTimeUtc"] = f"{when:%Y-%m-%dT%H:%M:%SZ}"
     return invocation

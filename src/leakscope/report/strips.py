@@ -12,27 +12,34 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 
 from leakscope.core.errors import UsageError
+from leakscope.core.results import AttackResult
 from leakscope.store import Entry, Store
 
 #: Victims in a strip.
 SHOWN = 8
+#: Kinds of the store: scores by `AttackResult.key`, pictures by `.reconstruction`, originals by `.victims`.
+SCORES, RECONSTRUCTIONS, VICTIMS = "result", "attack", "victims"
 
 
-def rebuilt(store: Store, key: str, count: int = SHOWN) -> NDArray[np.uint8] | None:
+def rebuilt(store: Store, result: AttackResult, count: int = SHOWN) -> NDArray[np.uint8] | None:
     """The first reconstructions behind a result, N×C×H×W; None when they are no pictures, or gone."""
-    result = store.get("result", key)
-    attack = None if result is None else store.get("attack", result.record["attack"])
-    return None if attack is None else _first(attack, "guess", count)
+    entry = store.get(RECONSTRUCTIONS, result.reconstruction)
+    return None if entry is None else _first(entry, "guess", count)
 
 
 def originals(store: Store, victims: str, count: int = SHOWN) -> NDArray[np.uint8] | None:
     """The first victims with this digest."""
-    entry = store.get("victims", victims) if victims else None
+    entry = store.get(VICTIMS, victims) if victims else None
     return None if entry is None else _first(entry, "truth", count)
 
 
+def record_path(key: str) -> str:
+    """Where the scores of a result lie, from the root of its store."""
+    return f"entries/{SCORES}/{key[:2]}/{key}/record.json"
+
+
 def _first(entry: Entry, name: str, count: int) -> NDArray[np.uint8] | None:
-    path = entry.folder / "tensors.safetensors"
+    path = entry.tensors_file()
     try:
         with safe_open(path, framework="numpy") as file:
             pictures = file.get_slice(name)[:count]
@@ -65,13 +72,13 @@ def data_uri(content: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def write_strip(store: Store, key: str, path: Path) -> None:
+def write_strip(store: Store, result: AttackResult, path: Path) -> None:
     """Originals, when the store has them, above what was rebuilt of them."""
-    guess = rebuilt(store, key)
+    guess = rebuilt(store, result)
     if guess is None:
-        raise UsageError(f"the store holds no pictures of {key}; give the key of a result of an attack on pictures")
-    entry = store.get("result", key)
-    assert entry is not None
-    truth = originals(store, entry.record.get("summary", {}).get("victims", ""))
+        raise UsageError(
+            f"the store holds no pictures of {result.key}; give the key of a result of an attack on pictures"
+        )
+    truth = originals(store, result.victims)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png([guess] if truth is None else [truth, guess]))

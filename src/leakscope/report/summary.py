@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from leakscope.core.results import AuditReport, ControlReport, GateReport, Summary
+from leakscope.core.words import CONTROLS, EVIDENCE, SEVERITIES, VERDICTS
 from leakscope.report import words
-from leakscope.report.names import readable
-from leakscope.report.numbers import NOTHING, duration, interval, moment, number, percent
-from leakscope.report.targets import Target, targets_of
+from leakscope.report.flags import flag_groups
+from leakscope.report.numbers import NOTHING, duration, interval, moment, number, percent, share
+from leakscope.report.targets import Target, measured_leak, short_names, targets_of
 
 
-def markdown(audit: Mapping[str, Any]) -> str:
-    """Verdict, one row a target, floors, controls, flags, and the command to repeat it."""
-    audit = readable(audit)
-    status, meaning = words.VERDICTS[audit["verdict"]]
-    level, level_meaning = words.EVIDENCE[audit["evidence"]]
+def markdown(report: AuditReport) -> str:
+    """Verdict, one row per target, floors, controls, flags, and the command to repeat it."""
+    status, meaning = VERDICTS[report.verdict]
+    level, level_meaning = EVIDENCE[report.evidence.level]
+    targets = targets_of(report)
     blocks = [
         f"# Leakscope: {status}",
-        f"**{text(audit['sentence'])}**",
-        f"{meaning} Evidence {audit['evidence']}, {level.lower()}: {level_meaning}",
-        _gate(audit["gate"]),
-        _bullets(text(reason) for reason in audit["reasons"]),
+        f"**{text(report.sentence)}**",
+        f"{meaning} Evidence {report.evidence.level}, {level.lower()}: {level_meaning}",
+        _gate(report.gate),
+        _measured(report),
+        _bullets(text(reason) for reason in report.reasons),
         "## Targets",
-        _targets(targets_of(audit)),
-        *_bounds(targets_of(audit)),
+        _targets(targets, short_names(report.results)),
+        *_bounds(targets),
         "## Floors",
-        _floors(audit["floors"]),
+        _floors(report.floors),
         "## Controls",
-        _bullets(_control(name, control) for name, control in audit["controls"].items()),
-        *_flags(audit["flags"]),
+        _bullets(_control(control) for control in report.controls),
+        *_flags(report),
         "## Reproduce",
-        fenced(audit["command"]),
-        f"{moment(audit['created'])}, {duration(audit['seconds'])}, "
-        + ", ".join(f"{text(name)} {text(version)}" for name, version in audit["versions"].items()),
+        fenced(report.command),
+        f"{moment(report.created)}, {duration(report.seconds)}, "
+        + ", ".join(f"{text(name)} {text(version)}" for name, version in report.versions.items()),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -43,63 +45,71 @@ def outcome(passed: bool | None) -> str:
     return "not run" if passed is None else "passed" if passed else "failed"
 
 
-def _control(name: str, control: Mapping[str, Any]) -> str:
-    title = words.CONTROLS.get(name, text(name))
-    return f"**{title}: {outcome(control['passed'])}.** {text(words.sentence(control['what']))}"
+def _control(control: ControlReport) -> str:
+    return f"**{CONTROLS[control.kind]}: {outcome(control.passed)}.** {text(words.sentence(control.what))}"
 
 
-def _gate(gate: Mapping[str, Any] | None) -> str:
+def _gate(gate: GateReport | None) -> str:
     if gate is None:
         return ""
-    kept = "kept" if gate["held"] else "not kept"
-    return f"Gate `{code(gate['text'])}`: {kept}, measured {number(gate['value'])} ({text(gate['where'])})."
+    kept = "kept" if gate.held else "not kept"
+    return f"Gate `{code(gate.text)}`: {kept}, measured {number(gate.value)} ({text(gate.where)})."
 
 
-def _targets(targets: list[Target]) -> str:
-    head = ("Target", "Accuracy", "Strongest attack", "Leak", "Interval", "Worst victim", "Worst case over attacks")
-    return table(head, (_row(target) for target in targets))
+def _measured(report: AuditReport) -> str:
+    found = measured_leak(report)
+    return "" if found is None else f"Measured: at least {share(found.leak.mean)} ({text(found.name)})."
 
 
-def _row(target: Target) -> tuple[str, ...]:
-    leak, worst_case = target.leak or {}, target.worst_case or {}
+def _targets(targets: list[Target], names: Mapping[str, str]) -> str:
+    head = ("Target", "Accuracy", "Strongest attack", "Leak", "Interval", "Worst victim", "All attacks")
+    return table(head, (_row(target, names) for target in targets))
+
+
+def _row(target: Target, names: Mapping[str, str]) -> tuple[str, ...]:
+    leak, strongest = target.leak, target.strongest
     return (
         text(target.name),
-        percent(target.facts["accuracy"]),
-        text(target.facts.get("strongest") or NOTHING),
-        number(leak.get("mean")),
-        interval(leak) or NOTHING,
-        number(leak.get("worst")),
-        number(worst_case.get("mean")),
+        percent(target.record.accuracy),
+        NOTHING if strongest is None else text(names[strongest.attack.label]),
+        number(None if leak is None else leak.mean),
+        NOTHING if leak is None else interval(leak) or NOTHING,
+        number(None if leak is None else leak.worst),
+        number(None if target.worst_case is None else target.worst_case.mean),
     )
 
 
 def _bounds(targets: list[Target]) -> list[str]:
-    bounded = [(target, target.facts["bound"]) for target in targets if target.facts.get("bound")]
+    bounded = [(target, bound) for target in targets if (bound := target.found.bound) is not None]
     if not bounded:
         return []
     head = ("Computed, not measured", "Noise", "MSE at least (entropy)", "MSE at least (rate)", "Mean picture")
     rows = (
-        (text(target.name), *(number(bound[name]) for name in ("sigma", "entropy", "rate", "blind")))
+        (text(target.name), number(bound.sigma), number(bound.entropy), number(bound.rate), number(bound.blind))
         for target, bound in bounded
     )
-    assumed = "; ".join(text(assumption) for assumption in bounded[0][1]["assumptions"])
+    assumed = "; ".join(text(assumption) for assumption in bounded[0][1].assumptions)
     return ["## Bound", table(head, rows), f"It assumes that {assumed}."]
 
 
-def _floors(floors: Mapping[str, Any]) -> str:
+def _floors(floors: Mapping[str, Mapping[str, Summary]]) -> str:
     names = list(dict.fromkeys(name for scores in floors.values() for name in scores))
     rows = (
-        (words.FLOORS.get(floor, text(floor)), *(number(scores.get(name, {}).get("mean")) for name in names))
+        (
+            words.FLOORS.get(floor, text(floor)),
+            *(number(scores[name].mean if name in scores else None) for name in names),
+        )
         for floor, scores in floors.items()
     )
-    return table(("Without observing anything", *map(text, names)), rows)
+    return table(("Without observing the features", *map(text, names)), rows)
 
 
-def _flags(flags: list[Mapping[str, Any]]) -> list[str]:
+def _flags(report: AuditReport) -> list[str]:
+    """One line per cause, with every place where it was found."""
     told = (
-        f"`{code(flag['id'])}` ({words.SEVERITIES.get(flag['severity'], flag['severity']).lower()}), "
-        f"{text(flag['where'])}: {text(flag['explanation'])}"
-        for flag in flags
+        f"`{code(group.id)}` ({SEVERITIES[group.severity].lower()}): {text(group.explanation)} "
+        f"Found at: {'; '.join(text(where) for where in group.where)}."
+        for group in flag_groups(report.flags)
     )
     return ["## Flags", _bullets(told) or "None raised."]
 

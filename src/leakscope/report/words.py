@@ -1,10 +1,8 @@
-"""What the report says in plain words; the audit's own identifiers map to sentences here and nowhere else."""
+"""What the page says in plain words. Verdicts, evidence, controls and flags have theirs in `core.words`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,11 +14,6 @@ class Subject:
     scale: str  # of leak, in half a sentence
     leak: str
     pair: str  # what stands beside what
-
-    @classmethod
-    def of(cls, audit: Mapping[str, Any]) -> Subject:
-        """Identities where an evaluation network recognised them, pictures otherwise."""
-        return IDENTITIES if "attack-accuracy" in audit["metrics"] else PICTURES
 
 
 PICTURES = Subject(
@@ -42,22 +35,22 @@ IDENTITIES = Subject(
     "attacker rebuilt is on the right.",
 )
 
-VERDICTS = {
-    "measured": ("Measured", "No limit was set, so nothing was judged: this page reports what was measured."),
-    "pass": ("Pass", "The limit that was set was kept, on evidence of the level that was asked for."),
-    "fail": ("Fail", "More could be recovered than the limit that was set allows."),
-    "inconclusive": ("Inconclusive", "The audit could not tell. This is not a pass: what is missing is listed below."),
-}
+#: For a goal that this page has no words for.
+ANY = Subject(
+    "victim",
+    "victims",
+    "Leak runs from 0, nothing beyond what the attacker knew before, to 1, everything.",
+    "The share that the attack recovered, between what can be had without observing anything (0) and everything (1).",
+    "In each pair the original is on the left and what the attacker rebuilt is on the right.",
+)
+#: By the goal of an audit.
+SUBJECTS = {"pictures": PICTURES, "identities": IDENTITIES}
 
-EVIDENCE = {
-    "E0": ("Smoke test", "A quick look that shows the tools run; not to be compared or relied upon."),
-    "E1": ("Full suite", "The fixed suite of attacks, three seeds, controls passed, floors subtracted."),
-    "E2": (
-        "Adaptive",
-        "The full suite, and an attack made against this defence, a planted canary found, no budget left to help.",
-    ),
-    "E3": ("Contested", "Adaptive evidence, and an outside attempt or a stated mathematical bound."),
-}
+
+def subject_of(goal: str) -> Subject:
+    """Words for what this goal rebuilds."""
+    return SUBJECTS.get(goal, ANY)
+
 
 ACCESS = {
     "labels": "The predicted class of any picture it sends",
@@ -71,21 +64,13 @@ ACCESS = {
 FLOORS = {
     "mean": "The mean public picture",
     "class-mean": "The mean public picture of the right class",
-    "nearest-public": "The nearest public picture",
     "random-public": "A public picture drawn at random",
     "untrained": "The same attack on a network never trained on the data",
+    "nearest-public": "Oracle: the nearest public picture, chosen by looking at the victim",
 }
 
-CONTROLS = {
-    "positive": "Positive control",
-    "negative": "Negative control",
-    "canary": "Canary",
-}
-
-SEVERITIES = {
-    "blocks": "Blocks the verdict",
-    "warns": "Worth knowing",
-}
+#: Floors that look at the victim: no attacker can have them without an observation.
+ORACLES = frozenset({"nearest-public"})
 
 GLOSSARY = (
     (
@@ -95,14 +80,25 @@ GLOSSARY = (
     ),
     (
         "Floor",
-        "What an attacker gets without observing anything: a mean picture, or the nearest picture it already owns. "
-        "Only what lies above the floor was leaked by the network.",
+        "What an attacker gets without observing anything, such as a mean picture. Only what lies above the floor was "
+        "leaked by the network.",
+    ),
+    (
+        "Oracle",
+        "The public picture nearest to the victim's, found by looking at the victim. No attacker can look, so this is "
+        "no floor: it only says how alike the attacker's pictures and the victims' are.",
     ),
     ("Interval", "Where the mean would likely lie for other pictures of the same kind (bootstrap over victims)."),
     ("Worst", "The single most exposed victim. A mean can be comfortable while one person's picture is not."),
     (
-        "Worst case over attacks",
-        "For each victim the attack that did best on it, then the mean. An attacker may try them all.",
+        "Over all attacks",
+        "An attacker may try them all. The leak is that of the strongest attack, corrected for having been chosen; "
+        "other metrics take for each victim the attack that did best on it.",
+    ),
+    (
+        "Rebuilt almost whole",
+        "Victims whose own leak passed 0.9 under any attack, and the exact 95 % upper bound on their share among all "
+        "others. A low mean protects nobody in particular.",
     ),
     (
         "SSIM",

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from leakscope.stats.distributions import Array, normal_below, normal_quantile
 from leakscope.stats.intervals import Estimate, finite, leak_ends, ratio_scores
 
-_SPLITS, _DRAWS = 100, 4_000
+_SPLITS, _DRAWS = 100, 2_000
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ def _lower_level(scores: Array, level: float, rng: np.random.Generator) -> float
     values, vectors = np.linalg.eigh(np.corrcoef(close))
     root = vectors * np.sqrt(np.maximum(values, 0))
     most = (rng.standard_normal((_DRAWS, len(close))) @ root.T).max(1)
-    above = float((most < -normal_quantile((1 + level) / 2)).mean())
-    return float(normal_below(max(np.quantile(most, level + max(above, (1 - level) / 4)), normal_quantile((1 + level) / 2))))
+    alone = normal_quantile((1 + level) / 2)
+    above = float((most < -alone).mean())
+    return float(normal_below(max(np.quantile(most, level + max(above, (1 - level) / 4)), alone)))
 
 
 def maximum_over_attacks(

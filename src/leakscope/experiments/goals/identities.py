@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from leakscope.auditing.flags import ACCEPTED, MISMATCHED
+from leakscope.auditing.flags import ACCEPTED, MISMATCHED, TIE
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed
 from leakscope.core.data import ImageSet, Splits
@@ -32,12 +32,13 @@ from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.floors import mean_image, nearest_public_image
 from leakscope.experiments.goal import GOALS, Goal, Scores
 from leakscope.experiments.scene import Scene
-from leakscope.experiments.stages import Case, Target, run_case, summaries
+from leakscope.experiments.stages import Case, Target, run_case, summaries, train_target
 from leakscope.experiments.training import predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.recognition import Judged, recognition
-from leakscope.metrics.summary import summarize
 from leakscope.models.resolve import resolve
+from leakscope.stats.summaries import summarize
+from leakscope.store import Store
 
 #: Pictures of a prior for each identity, for its floor.
 _SAMPLES = 5
@@ -58,13 +59,14 @@ class Identities(Goal):
         Control.POSITIVE: "a target that scores the distance to each class's mean picture must accept what was rebuilt",
         Control.NEGATIVE: "nobody is recognised where nothing is known: a random target, one trained on permuted"
         " labels, and reconstructions under other people's names (low ends of the interval of leak)",
+        Control.BUDGET: "a larger budget of the strongest attack must not rebuild more",
     }
 
-    def victims(self, splits: Splits, count: int) -> ImageSet:
+    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
         """Classes to rebuild, each shown by the first of its private pictures."""
         private = splits.private
         present = private.labels.unique()
-        order = torch.randperm(len(present), generator=seeds.generator(0, "identities"))
+        order = torch.randperm(len(present), generator=seeds.generator(seed, "identities"))
         chosen = present[order[:count]].sort().values
         first = (private.labels[None] == chosen[:, None]).int().argmax(1)
         return private.take(first)
@@ -101,6 +103,10 @@ class Identities(Goal):
     def prepare_judge(self, scene: Scene, place: Workplace) -> None:
         judge_of(scene, place)
 
+    def ceiling(self, scene: Scene, store: Store) -> float | None:
+        entry = store.get("evaluator", evaluator_key(scene.config.evaluator, scene.splits))
+        return None if entry is None else float(entry.record["accuracy"])
+
     def judge_work(self, scene: Scene) -> float:
         return float(max(scene.config.evaluator.training.epochs, 1) * len(scene.splits.private))
 
@@ -109,11 +115,11 @@ class Identities(Goal):
         believed = predict(case.target.split, guess, rng, place.device).argmax(1)
         judged = judge_of(case.scene, place).judge(guess, case.victims.labels, believed)
         swapped = recognition(replace(judged, classes=judged.classes.roll(1)), case.scene.metrics)["leak"]
-        return Scores(recognition(judged, case.scene.metrics), summarize(swapped, "high", seed=0).low)
+        return Scores(recognition(judged, case.scene.metrics), summarize(swapped.numpy(), "high").low)
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
         """What somebody scores who never asked the target: public pictures, their mean, samples of each prior."""
-        judge, public, victims = judge_of(scene, place), scene.splits.public, scene.victims
+        judge, public, victims = judge_of(scene, place), scene.splits.public, scene.first_victims
         draw = torch.randint(len(public), (len(victims),), generator=seeds.generator(0, "floor"))
         guesses = {
             "mean": mean_image(public, victims).contiguous(),
@@ -153,7 +159,18 @@ class Identities(Goal):
     def checks(
         self, scene: Scene, target: TargetSpec, attack: Attack, result: AttackResult, place: Workplace
     ) -> list[ControlResult]:
-        return []
+        """A larger budget of the strongest attack; planted features are a control of attacks on pictures."""
+        longer = attack.longer()
+        if longer is None:
+            return []
+        made = train_target(scene, target, place)
+        gained = run_case(Case.of(scene, made, longer, kind="checked"), place).leak - result.leak
+        return [
+            ControlResult(
+                Control.BUDGET, label(attack), gained, TIE, gained <= TIE, FlagId.MORE_BUDGET_HELPS, result.key,
+                f"a larger budget, {made.record.name}",
+            )
+        ]  # fmt: skip
 
     def negative_controls(self, results: Sequence[AttackResult]) -> tuple[ControlResult, ...]:
         return tuple(
@@ -173,14 +190,14 @@ class Identities(Goal):
 
 def judge_of(scene: Scene, place: Workplace) -> EvaluationNetwork:
     """Who recognises rebuilt classes: from the store, or trained now; no view ever holds it."""
-    key = evaluator_key(scene.config.evaluator, scene.splits)
+    key = (str(place.store.root), evaluator_key(scene.config.evaluator, scene.splits))
     if key not in _JUDGES:
         _JUDGES.clear()  # one at a time: a process works on one configuration after another
         _JUDGES[key] = evaluation_network(scene.config.evaluator, scene.splits, scene.config.data_root, place)
     return _JUDGES[key]
 
 
-_JUDGES: dict[str, EvaluationNetwork] = {}
+_JUDGES: dict[tuple[str, str], EvaluationNetwork] = {}
 
 
 class Templates(nn.Module):
@@ -253,7 +270,7 @@ def _samples(scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[
             view = Case.of(scene, stand_in, attacks[0]).view(place)
             rng = seeds.generator(0, "floor", label(prior), device=place.device)
             generator = view.prior(prior)
-            drawn = generator.sample(_SAMPLES * len(scene.victims), rng)
+            drawn = generator.sample(_SAMPLES * len(scene.first_victims), rng)
             found[f"sample of {label(prior)}"] = generator.decode(drawn).detach().cpu()
     return found
 

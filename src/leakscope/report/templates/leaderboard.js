@@ -44,9 +44,12 @@ document.addEventListener("click", (event) => {
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const value = (tr) => {
     const cell = tr.cells[column];
-    return cell.tagName === "TH" ? cell.textContent : cell.dataset.v === undefined ? NaN : Number(cell.dataset.v);
+    return cell.tagName === "TH" ? cell.textContent.replace(/^\s*\d+\s*/, "") : cell.dataset.v === undefined ? NaN : Number(cell.dataset.v);
   };
   const order = (a, b) => {
+    // By leakage a row in doubt never stands above one that is not.
+    const doubt = column > 1 ? a.classList.contains("unranked") - b.classList.contains("unranked") : 0;
+    if (doubt) return doubt;
     const [x, y] = [value(a), value(b)];
     if (typeof x === "string") return down ? y.localeCompare(x) : x.localeCompare(y);
     if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y); // what is missing stays last
@@ -72,10 +75,11 @@ function open() {
   const [title, prefix, tail, results] = cell;
   document.getElementById("panel-title").textContent = title;
   body.replaceChildren();
-  for (const [key, seed, mean, low, high, worst] of results) {
+  for (const [key, seed, mean, low, high, worst, flags] of results) {
     const item = element("div", undefined, { class: "item" });
     item.append(`seed ${seed}: ${mean} (${low} to ${high} over victims), worst picture ${worst} `);
-    const record = `${facts.store}/entries/result/${key.slice(0, 2)}/${key}/record.json`;
+    if (flags.length) item.append(element("span", flags.join(", "), { class: "flag" }));
+    const record = `${facts.records}/${key.slice(0, 2)}/${key}/record.json`;
     item.append(element("a", `result ${key.slice(0, 12)}`, { href: record }));
     if (facts.pictures[key]) {
       if (facts.truths[key]) item.append(picture(facts.truths[key], "originals"));

@@ -1,0 +1,205 @@
+"""What `auto` does before it sees a victim: stage after stage, each judged on pictures of the attacker's own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks._correction import Size, keeps_places
+from leakscope.attacks._expectation import ReleaseModel, learn_release
+from leakscope.attacks._linear import Linear, fit
+from leakscope.attacks._refine import Held, refine
+from leakscope.attacks._release import PublicReleases, child
+from leakscope.attacks._residual import Eyes, Judge, Learnt, Lessons, learn
+from leakscope.attacks._sights import Reader, choose, look
+from leakscope.core.threat import View
+
+CHUNK = 256  # released features seen at once, as they come
+_HELD = 0.15  # share of the public pictures on which everything is chosen
+_RANKED = 512  # pictures on which sights are compared
+_LARGEST_SIGHT = 2**17  # features of a layer behind the cut above which it is not looked at
+_LARGEST = 2500  # side of the largest linear system; with more columns it caps the rows
+_PROBES = 32  # pictures on which a release is studied
+_TRIED = 32  # validation pictures on which a refinement is tried
+_HELPS = 0.98  # a refinement must bring the error down to this share
+_TIE = 0.005  # a gain of leak that is none
+SOLVED = 0.9995  # validation leak above which nothing is left to win
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried."""
+
+    passes: tuple[float, float]  # over the pictures: in the first round, and in all
+    copies: int  # of every picture, shifted
+    draws: int  # of a random release, in the linear fit
+    batch: int
+    rates: tuple[float, ...]
+    size: tuple[int, int]  # width and depth of the correction
+    weights: tuple[float, ...]  # of the prior in a refinement
+    iterations: tuple[int, int]  # of a refinement: tried first, and at most
+
+
+class Watch:
+    """CPU seconds, the leak that was reached after them, and whether they are used up."""
+
+    def __init__(self, limit: float | None, variance: float) -> None:
+        self._start = time.process_time()
+        self._limit = limit
+        self.variance = variance  # of validation pictures around the means of their classes
+        self.anytime: list[tuple[float, float]] = []
+        self.curve: list[float] = []
+
+    def leak(self, error: float) -> float:
+        return 1 - error / self.variance
+
+    def note(self, error: float) -> bool:
+        """Write down the best error so far; False when the time is up."""
+        best = min([error, *self.curve[-1:]])
+        self.curve.append(best)
+        self.anytime.append((round(time.process_time() - self._start, 3), round(self.leak(best), 5)))
+        return not self.over
+
+    @property
+    def over(self) -> bool:
+        return self._limit is not None and time.process_time() - self._start > self._limit
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """A refinement that validation approved of."""
+
+    held: Held
+    kind: str
+    weight: float
+    iterations: int
+    error: float  # on the pictures it was tried on
+    before: float  # of the guesses it began with, on the same pictures
+
+
+@dataclass
+class Campaign:
+    """The stages share what they found out; `plan` says what was chosen."""
+
+    view: View
+    effort: Effort
+    releases: PublicReleases
+    rng: torch.Generator
+    watch: Watch
+    ours: Tensor
+    judge_index: Tensor
+    released: Tensor  # of the validation pictures, one draw
+    plan: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, view: View, effort: Effort, seconds: float | None, rng: torch.Generator) -> Campaign | None:
+        """None when there are too few released pictures to learn from."""
+        releases = PublicReleases(view, rng)
+        count = len(releases)
+        if count < 8:
+            return None
+        order = torch.randperm(count, generator=rng, device=rng.device).cpu()
+        held = min(CHUNK, max(2, round(_HELD * count)))
+        ours, judged = order[held:], order[:held]
+        images, labels = view.public.images, view.public.labels
+        means = torch.stack([_mean(images[ours], labels[ours] == label) for label in labels[judged].tolist()])
+        variance = float((images[judged] - means).square().mean())
+        return cls(
+            view, effort, releases, rng, Watch(seconds, max(variance, 1e-12)), ours, judged, releases.draw(judged)
+        )
+
+    def read(self) -> tuple[Eyes, Judge, Tensor]:
+        """Stage 1: the sights that pictures can be read from, and ridge on them. Offsets come third."""
+        ranked = self.ours[:_RANKED]
+        seen: dict[str, list[Tensor]] = {}
+        for index in ranked.split(CHUNK):
+            for name, features in look(self.view, self.releases.draw(index)).items():
+                if features[0].numel() <= _LARGEST_SIGHT:
+                    seen.setdefault(name, []).append(features)
+        sights = {name: torch.cat(parts) for name, parts in seen.items()}
+        names, errors = choose(sights, self.releases.images(ranked))
+        self.plan |= {"sights": names, "sight_errors": {name: round(value, 6) for name, value in errors.items()}}
+        readers = {name: Reader.of(sights[name]) for name in names}
+        del seen, sights
+
+        eyes = Eyes(self.view, readers, Linear({}))
+        width = eyes.columns(self.releases.draw(self.ours[:1])).shape[1]
+        count = min(len(self.ours), _LARGEST) if width > _LARGEST else len(self.ours)
+        draws = self.effort.draws if self.releases.random else 1
+        draws = min(draws, max(1, _LARGEST // count)) if width > _LARGEST else draws
+        chunks = self.ours[:count].split(CHUNK)
+        columns = [torch.cat([eyes.columns(self.releases.draw(index)) for index in chunks]) for _ in range(draws)]
+        pixels = self.releases.images(self.ours[:count]).flatten(1)
+        fitted = fit(torch.stack(columns, 1).flatten(0, 1), pixels, draws, child(self.rng, self.view.device))
+        self.plan["strength"] = fitted.strength
+
+        eyes = Eyes(self.view, readers, fitted.linear)
+        public = self.view.public
+        low, high = (0.0, 1.0) if public.pixels else (float(public.images.min()), float(public.images.max()))
+        features, linear = eyes(self.released)
+        images = self.releases.images(self.judge_index)
+        error = float((linear.clamp(low, high) - images).square().mean())
+        judge = Judge(features, linear, images, (low, high), max(error**0.5, 1e-6))
+        self.watch.note(error)
+        return eyes, judge, fitted.offsets
+
+    def correct(self, eyes: Eyes, judge: Judge, offsets: Tensor) -> Learnt:
+        """Stage 2: a correction, trained until longer training brings nothing."""
+        effort, view = self.effort, self.view
+        lessons = Lessons(eyes, self.releases, self.ours, offsets, effort.copies, effort.batch, self.rng)
+        shape = tuple(judge.features.shape[1:])
+        kinds = [False] if keeps_places(shape, view.image_shape) else [True]
+        candidates = [(Size(*effort.size, dense), rate) for dense in kinds for rate in effort.rates]
+        seed = int(torch.randint(2**31, (1,), generator=self.rng, device=self.rng.device))
+        found = learn(judge, lessons, candidates, effort.passes, _TIE * self.watch.variance, self.watch.note, seed)
+        self.plan |= {"steps": found.steps, "raced": found.raced, "passes": round(found.steps / lessons.steps, 2)}
+        return found
+
+    def study(self) -> ReleaseModel | None:
+        """How the release follows from clean features; None without the encoder."""
+        if not self.releases.at_home:
+            return None
+        with torch.no_grad():
+            clean = self.view.encoder(self.releases.images(self.ours[:_PROBES]))
+        return learn_release(self.view.defense, clean, 8, self.rng)
+
+    def refined(self, model: ReleaseModel, judge: Judge, guess: Tensor, *, thorough: bool) -> Refinement | None:
+        """Stage 3: the refinement with the least error on some validation pictures, if it helps there.
+
+        Errors come from the other validation pictures.
+        """
+        tried = min(_TRIED, max(1, len(guess) // 2))
+        errors = (guess - judge.images)[tried:].flatten(1)
+        z, first, truth = self.released[:tried], guess[:tried], judge.images[:tried]
+        whole = Held.whole(errors.shape[1])
+        helds: dict[str, Held] = {"errors": Held.of_errors(errors, whole=whole)}
+        if whole:
+            helds["population"] = Held.of_pictures(self.releases.images(self.ours).flatten(1))
+        weights = self.effort.weights if thorough else (1.0,)
+        steps, most = self.effort.iterations
+        before = float((first - truth).square().mean())
+        best, reached = Refinement(helds["errors"], "errors", 1.0, 0, before, before), first
+        for kind, weight in [(kind, weight) for weight in weights for kind in helds]:
+            pictures = refine(self.view, model, z, first, helds[kind], weight, steps)
+            error = float((pictures - truth).square().mean())
+            if error < best.error:
+                best, reached = Refinement(helds[kind], kind, weight, steps, error, before), pictures
+            if self.watch.over:
+                break
+        while thorough and best.iterations > 0 and 2 * best.iterations <= most and not self.watch.over:
+            # As many steps again; a run in one go keeps its memory of curvature and comes at least as far.
+            pictures = refine(self.view, model, z, first, best.held, best.weight, best.iterations, start=reached)
+            error = float((pictures - truth).square().mean())
+            if error > _HELPS * best.error:
+                break
+            best, reached = replace(best, iterations=2 * best.iterations, error=error), pictures
+        return best if best.error < _HELPS * before else None
+
+
+def _mean(images: Tensor, which: Tensor) -> Tensor:
+    """The mean picture of a class; of all when the class is not there."""
+    return images[which].mean(0) if which.any() else images.mean(0)

@@ -1,0 +1,118 @@
+"""Ways of looking at released features: as they came, through simple transforms, and through the server's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core import seeds
+from leakscope.core.threat import Access, View
+
+RELEASED = "released"
+_BEHIND = "behind "
+_WIDEST = 16384  # columns above which features are sketched
+_SKETCH = 4096  # columns of a sketch
+_FARTHEST = 12.0  # standard deviations at which an input of a network is cut off
+_STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
+_BETTER = 0.75  # another sight must bring the error down to this share: networks make up for less
+
+#: What hides features from a linear reader without a server's help; a sight must earn its place on held-out pictures.
+_TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "fraction": lambda z: z - z.round(),
+    "logarithm": lambda z: z.sign() * z.abs().log1p(),
+}
+
+
+def look(view: View, z: Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+    """Released features `z`, one batch as it came, seen in every way, or in the ways `names`."""
+    wanted = None if names is None else list(names)
+    found: dict[str, Tensor] = {RELEASED: z}
+    found |= {name: change(z) for name, change in _TRANSFORMS.items() if wanted is None or name in wanted}
+    if Access.HEAD in view and (wanted is None or any(name.startswith(_BEHIND) for name in wanted)):
+        for name, output in view.behind(z).items():
+            if output.is_floating_point() and (wanted is None or _BEHIND + name in wanted):
+                found[_BEHIND + name] = output
+    return found if wanted is None else {name: found[name] for name in wanted}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One sight as standardised columns: every feature has mean zero and deviation one, wide ones are sketched.
+
+    A feature has a scale of its own, since one row of a map may hold noise of 10⁶ beside features of order one.
+    """
+
+    center: Tensor  # D, in double precision
+    scale: Tensor
+
+    @classmethod
+    def of(cls, features: Tensor) -> Reader:
+        flat = features.flatten(1).double()
+        center, deviation = flat.mean(0), flat.std(0, correction=0)
+        moves = deviation > 1e-9 * center.abs().clamp_min(1e-9)
+        return cls(center, torch.where(moves, deviation, torch.inf))
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Standardised features in the shape they came in, fit for a network."""
+        flat = (features.flatten(1).double() - self.center) / self.scale
+        return flat.clamp(-_FARTHEST, _FARTHEST).float().view(features.shape)
+
+    def columns(self, features: Tensor) -> Tensor:
+        """N×D for a linear fit, in double precision; above a limit D random sums of signed columns (count sketch)."""
+        flat = (features.flatten(1).double() - self.center) / self.scale
+        if flat.shape[1] <= _WIDEST:
+            return flat
+        rng = seeds.generator(0, "sketch", flat.shape[1])
+        bucket = torch.randint(_SKETCH, (flat.shape[1],), generator=rng).to(flat.device)
+        sign = torch.randint(2, (flat.shape[1],), generator=rng).to(flat) * 2 - 1
+        return flat.new_zeros(len(flat), _SKETCH).index_add_(1, bucket, flat * sign)
+
+
+def choose(sights: dict[str, Tensor], images: Tensor) -> tuple[list[str], dict[str, float]]:
+    """The sights from which pictures can be read best, best first, and the held-out error of each.
+
+    Kernel ridge on some pictures, judged on others. The release itself stays unless another sight is clearly
+    better; a second one joins when the two together are clearly better than the best alone.
+    """
+    grams = {name: _gram(features) for name, features in sights.items()}
+    target = images.flatten(1).double()
+    errors = {name: _held_out_error(gram, target) for name, gram in grams.items() if gram is not None}
+    if RELEASED not in errors:
+        errors[RELEASED] = float("inf")
+    ranked = sorted(errors, key=errors.__getitem__)
+    best = ranked[0] if errors[ranked[0]] < _BETTER * errors[RELEASED] else RELEASED
+    for other in [name for name in ranked if name != best][:2]:
+        first, second = grams[best], grams[other]
+        if first is None or second is None:
+            continue
+        together = _held_out_error(first + second, target)
+        if together < _BETTER * errors[best]:
+            errors[f"{best} + {other}"] = together
+            return [best, other], errors
+    return [best], errors
+
+
+def _gram(features: Tensor) -> Tensor | None:
+    """ZZᵀ of the standardised columns, mean diagonal one; None when nothing moves or something is not finite."""
+    if not features.isfinite().all():
+        return None
+    columns = Reader.of(features).columns(features)
+    gram = columns @ columns.T
+    level = gram.diagonal().mean()
+    return gram / level if level > 0 else None
+
+
+def _held_out_error(gram: Tensor, target: Tensor) -> float:
+    """Least mean squared error on the last fifth, over strengths, of kernel ridge fitted on the rest."""
+    held = max(1, len(gram) // 5)
+    fit, out = slice(0, len(gram) - held), slice(len(gram) - held, None)
+    mean = target[fit].mean(0)
+    values, vectors = torch.linalg.eigh(gram[fit, fit])
+    projected = vectors.T @ (target[fit] - mean)
+    seen = gram[out, fit] @ vectors
+    level = values.clamp_min(0).mean()
+    guesses = (mean + seen @ (projected / (values.clamp_min(0) + s * level)[:, None]) for s in _STRENGTHS)
+    return min(float((guess - target[out]).square().mean()) for guess in guesses)

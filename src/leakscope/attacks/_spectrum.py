@@ -1,0 +1,71 @@
+"""Ridge regression for every strength at once, from one eigendecomposition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_SKETCH = 64  # target columns that leave-one-out looks at
+_WEIGHT_ELEMENTS = 2**26  # above this the weight matrix stays in two factors
+
+
+def sketched(targets: Tensor, rng: torch.Generator) -> Tensor:
+    """A few random combinations of the target columns, whose squared error is that of all in expectation."""
+    columns = targets.shape[1]
+    if columns <= _SKETCH:
+        return targets
+    mix = torch.randn(columns, _SKETCH, generator=rng, device=targets.device, dtype=targets.dtype)
+    sketch: Tensor = targets @ (mix / _SKETCH**0.5)
+    return sketch
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Centred rows Z (n×D) as Z = T·Vᵀ with TᵀT = diag(eigenvalues): every ridge fit shares it.
+
+    Primal (D ≤ n): V diagonalises ZᵀZ and T = ZV. Dual (D > n): ZZᵀ = U·diag(s)·Uᵀ, T = U·√s.
+    """
+
+    eigenvalues: Tensor  # r
+    scores: Tensor  # T, n×r
+    vectors: Tensor  # V (D×r) in the primal, U (n×r) in the dual
+    dual: bool
+
+    @classmethod
+    def of(cls, z: Tensor) -> Spectrum:
+        rows, columns = z.shape
+        dual = columns > rows
+        eigenvalues, vectors = torch.linalg.eigh(z @ z.T if dual else z.T @ z)
+        eigenvalues = eigenvalues.clamp_min(0)
+        scores = vectors * eigenvalues.sqrt() if dual else z @ vectors
+        return cls(eigenvalues, scores, vectors, dual)
+
+    def left_out_error(self, x: Tensor, strength: float, draws: int) -> float:
+        """Mean over rows of the squared error when all draws of a picture are left out."""
+        _, left_out = self.residuals(x, strength, draws)
+        return float(left_out.square().sum() / len(x))
+
+    def residuals(self, x: Tensor, strength: float, draws: int) -> tuple[Tensor, Tensor]:
+        """Residuals of the fit, and of the fits that leave out all draws of a picture, pictures×draws×columns.
+
+        With H = 11ᵀ/n + T(s + λ)⁻¹Tᵀ, the fit without the rows of picture i errs on them by
+        (I − Hᵢᵢ)⁻¹eᵢ, where eᵢ are the residuals of the fit with them.
+        """
+        rows = len(x)
+        shrunk = self.scores / (self.eigenvalues + strength)  # n×r
+        residual = (x - shrunk @ (self.scores.T @ x)).unflatten(0, (-1, draws))
+        blocks = shrunk.unflatten(0, (-1, draws)) @ self.scores.unflatten(0, (-1, draws)).mT + 1 / rows
+        identity = torch.eye(draws, dtype=x.dtype, device=x.device)
+        return residual, torch.linalg.solve(identity - blocks, residual)
+
+    def solve(self, z: Tensor, x: Tensor, strength: float) -> dict[str, Tensor]:
+        """The weights W (D×P) at one strength, or the factors of W = Zᵀ·A when those are smaller."""
+        if not self.dual:
+            return {"weights": (self.vectors @ ((self.scores.T @ x) / (self.eigenvalues + strength)[:, None])).float()}
+        coefficients = self.vectors @ ((self.vectors.T @ x) / (self.eigenvalues + strength)[:, None])  # n×P
+        rows, columns, pixels = len(z), z.shape[1], x.shape[1]
+        if columns * pixels > max(_WEIGHT_ELEMENTS, rows * (columns + pixels)):
+            return {"rows": z.float(), "coefficients": coefficients.float()}
+        return {"weights": (z.T @ coefficients).float()}

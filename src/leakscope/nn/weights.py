@@ -1,0 +1,56 @@
+"""Trained weights: files under `<data root>/weights`, never downloaded, never substituted; parts of a state."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from leakscope.core.errors import UsageError
+
+
+def missing(root: Path | None, file: str) -> str | None:
+    """Why `weights/<file>` cannot be read, with the remedy; None when it is there."""
+    if root is None:
+        return f"no data root to find weights/{file} in; pass --data-root or set LEAKSCOPE_DATA"
+    path = Path(root) / "weights" / file
+    return None if path.is_file() else f"{path} is not there; put the file there or choose another --data-root"
+
+
+def weights_path(root: Path | None, file: str) -> Path:
+    """Where `weights/<file>` is."""
+    problem = missing(root, file)
+    if root is None or problem is not None:
+        raise UsageError(str(problem))
+    return Path(root) / "weights" / file
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; a damaged one is the user's to replace."""
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+        return tensors
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); copy the file again") from None
+
+
+def part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors called `name.…`, without that prefix."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file, computed once while size and time of change stay the same."""
+    status = path.stat()
+    return _sha256(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _sha256(path: Path, size: int, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,250 @@
+"""`auto` against closed forms, against the attacks it stands for, and on releases that hide from a plain reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks._linear import fit
+from leakscope.attacks._sights import Reader
+from leakscope.attacks.auto import Auto
+from leakscope.attacks.ridge import Ridge
+from leakscope.core import seeds
+from leakscope.core.attack import Attack, Observed
+from leakscope.core.data import ImageSet
+from leakscope.core.defense import Defense
+from leakscope.core.model import SplitModel
+from leakscope.core.threat import Access, ThreatModel, View, grant
+from leakscope.testing import AttackContract
+from leakscope.testing.synthetic import CLASSES, SmallNet, image_set, small_split, small_view, smooth_images
+
+CPU = torch.device("cpu")
+QUICK = Auto(effort="quick")
+
+
+class TestAuto(AttackContract):
+    @pytest.fixture
+    def attack(self) -> Attack:
+        return QUICK
+
+
+class Noise(Defense):
+    def __init__(self, sigma: float) -> None:
+        self.sigma = sigma
+
+    def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
+        return z + self.sigma * torch.randn(z.shape, generator=rng)
+
+
+class OneLayer(nn.Module):
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.flat = nn.Flatten()
+        self.layer = nn.Linear(matrix.shape[1], matrix.shape[0], bias=False)
+        self.layer.weight.data = matrix
+        self.head = nn.Linear(matrix.shape[0], 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.layer(self.flat(x)))
+        return scores
+
+
+def view_of(split: SplitModel, public: ImageSet, access: frozenset[Access] = frozenset(Access)) -> View:
+    return grant(split, ThreatModel(access), public, seeds.generator(0, "q"), classes=CLASSES, device=CPU)
+
+
+def rebuilt(attack: Attack, view: View, features: Tensor, repeats: Tensor | None = None) -> Tensor:
+    prepared = attack.prepare(view, seeds.generator(0, "p"))
+    seen = Observed(features, repeats=repeats)
+    return attack.reconstruct(view, prepared, seen, seeds.generator(0, "r")).images
+
+
+def share(guess: Tensor, truth: Tensor, mean: Tensor) -> float:
+    """Of the variance around the mean picture, what was recovered."""
+    return 1 - float((guess - truth).square().sum() / (truth - mean).square().sum())
+
+
+@pytest.mark.parametrize("access", [frozenset(Access), frozenset({Access.FEATURES, Access.QUERY})])
+@pytest.mark.parametrize("sigma", [0.3, 1.5])
+def test_a_linear_gaussian_world_is_solved_up_to_its_posterior(sigma: float, access: frozenset[Access]) -> None:
+    """x ~ N(0, S), z = Ax + σn: nobody errs less than tr (S⁻¹ + AᵀA/σ²)⁻¹ in expectation; `auto` errs no more."""
+    rng = seeds.generator(0, "gaussian-world")
+    pixels, features, many = 12, 9, 1200
+    root = torch.randn(pixels, pixels, generator=rng) / 3
+    matrix = torch.randn(features, pixels, generator=rng)
+    x = torch.randn(many + 600, pixels, generator=rng) @ root
+    public = ImageSet(x[:many, :, None, None].contiguous(), torch.zeros(many, dtype=torch.int64), ("a",), pixels=False)
+    split = SplitModel(OneLayer(matrix), "layer", defense=Noise(sigma)).eval()
+    truth = x[many:, :, None, None]
+    with torch.no_grad():
+        seen = split.release(truth, seeds.generator(0, "v"))
+    covariance = (root.T @ root).double()
+    posterior = torch.linalg.inv(torch.linalg.inv(covariance) + (matrix.T @ matrix).double() / sigma**2)
+    best = 1 - float(posterior.trace() / covariance.trace())
+    found = share(rebuilt(QUICK, view_of(split, public, access), seen), truth, torch.zeros(()))
+    assert found == pytest.approx(best, abs=0.03)
+
+
+def test_an_orthogonal_encoder_is_inverted() -> None:
+    rng = seeds.generator(0, "orthogonal")
+    matrix, _ = torch.linalg.qr(torch.randn(64, 64, generator=rng))
+    split = SplitModel(OneLayer(matrix), "layer").eval()
+    truth = smooth_images(8, "orthogonal", (1, 8, 8))
+    view = view_of(split, image_set(200, "public", (1, 8, 8)))
+    started = time.process_time()
+    found = share(rebuilt(QUICK, view, split.release(truth)), truth, view.public.images.mean(0))
+    assert found > 0.9999
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_it_rebuilds_no_less_than_ridge(sigma: float) -> None:
+    truth = smooth_images(32, "beats-ridge")
+    split = small_split(Noise(sigma))
+    with torch.no_grad():
+        seen = split.release(truth, seeds.generator(0, "v"))
+    view = view_of(split, image_set(160, "public"))
+    mean = view.public.images.mean(0)
+    assert share(rebuilt(QUICK, view, seen), truth, mean) >= share(rebuilt(Ridge(), view, seen), truth, mean) - 0.005
+
+
+def test_the_left_out_answer_is_that_of_a_fit_without_the_picture() -> None:
+    rng = seeds.generator(0, "offsets")
+    z = torch.randn(20, 6, generator=rng, dtype=torch.float64)
+    x = torch.randn(20, 3, generator=rng)
+    fitted = fit(z, x, 1, rng)
+    level = float(torch.linalg.eigvalsh((z - z.mean(0)).T @ (z - z.mean(0))).mean())
+    others = torch.arange(20) != 4
+    center, mean = z[others].mean(0), x[others].double().mean(0)
+    rows = z[others] - center
+    weights = torch.linalg.solve(
+        rows.T @ rows + fitted.strength * level * torch.eye(6, dtype=torch.float64), rows.T @ (x[others] - mean)
+    )
+    expected = mean + (z[4] - center) @ weights
+    torch.testing.assert_close((fitted.linear(z) + fitted.offsets)[4], expected.float(), atol=1e-5, rtol=1e-4)
+
+
+class Obfuscated(nn.Module):
+    """The small network, whose client hides its features and whose server's first layer finds them again."""
+
+    def __init__(self, hide: nn.Module, find: nn.Module) -> None:
+        super().__init__()
+        with seeds.ambient(0, "small-split"):
+            network = SmallNet()
+        self.client = nn.Sequential(network.features, hide)
+        self.find = find
+        self.rest = network.rest
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.rest(self.find(self.client(x)))
+        return scores
+
+
+class Function(nn.Module):
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.change(x)
+
+
+def _hash(z: Tensor) -> Tensor:
+    """Numbers in [−1, 1] that depend on every digit of a picture's features."""
+    return (z.double().flatten(1).sum(1, keepdim=True) * 1e5 * torch.arange(1, 9)).sin().float()
+
+
+def _loud_row(z: Tensor) -> Tensor:
+    row = 1e6 * _hash(z)[:, None, None, :].expand(-1, z.shape[1], 1, -1)
+    return torch.cat((z, row), 2)
+
+
+def _hidden_digits(z: Tensor) -> Tensor:
+    grid = (1e4 * _hash(z)).round()[:, :, None, None]
+    return (grid + (0.02 * z).clamp(-0.45, 0.45).double()).float()
+
+
+def _masked(z: Tensor) -> Tensor:
+    seed = _hash(z)[:, :1, None, None].expand(-1, z.shape[1], z.shape[2], 1)
+    return torch.cat((z + _noise_of(seed), seed), 3)
+
+
+def _noise_of(seed: Tensor) -> Tensor:
+    places = torch.arange(seed.shape[1] * seed.shape[2] * 8).view(1, seed.shape[1], seed.shape[2], 8)
+    return 30 * (seed * 1e3 * (places + 1)).sin()
+
+
+HIDING: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "a row of loud noise": (_loud_row, lambda z: z[:, :, :-1]),
+    "low-order digits": (_hidden_digits, lambda z: (z - z.round()) / 0.02),
+    "noise whose seed is sent along": (_masked, lambda z: z[..., :8] - _noise_of(z[..., 8:])),
+    "a shuffled batch": (lambda z: z.roll(3, 0), lambda z: z.roll(-3, 0)),
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_what_the_server_finds_the_attacker_finds(name: str) -> None:
+    hide, find = HIDING[name]
+    split = SplitModel(Obfuscated(Function(hide), Function(find)), "client").eval()
+    truth = smooth_images(40, "hiding")
+    with torch.no_grad():
+        seen = split.release(truth)
+        torch.testing.assert_close(split(truth), small_split()(truth), atol=2e-2, rtol=1e-2)
+    view = view_of(split, image_set(200, "public"))
+    assert share(rebuilt(QUICK, view, seen), truth, view.public.images.mean(0)) > 0.85
+
+
+def test_the_encoder_alone_will_do() -> None:
+    """No queries granted; a copy of the features ten thousand times smaller beside the scores."""
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = small_split().model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat((self.whole(x), 1e-4 * self.whole.features(x).flatten(1)), 1)  # type: ignore[operator,union-attr]
+
+    split = SplitModel(nn.Sequential(Beside(), Function(lambda z: z[:, :CLASSES])), "0").eval()
+    truth = smooth_images(12, "beside")
+    view = view_of(split, image_set(200, "public"), frozenset({Access.FEATURES, Access.ENCODER}))
+    assert share(rebuilt(QUICK, view, split.release(truth).detach()), truth, view.public.images.mean(0)) > 0.9
+    assert view.budget.spent == 0
+
+
+def test_more_observations_of_a_picture_rebuild_more() -> None:
+    truth, split = smooth_images(24, "repeats"), small_split(Noise(0.5))
+    rng = seeds.generator(0, "v")
+    with torch.no_grad():
+        first, *others = (split.release(truth, rng) for _ in range(9))
+    view = view_of(split, image_set(200, "public"))
+    mean = view.public.images.mean(0)
+    once = share(rebuilt(QUICK, view, first), truth, mean)
+    assert share(rebuilt(QUICK, view, first, torch.stack(others)), truth, mean) > once + 0.02
+
+
+def test_it_says_how_far_it_came_and_when_it_was_stopped() -> None:
+    prepared = QUICK.prepare(small_view(frozenset(Access)), seeds.generator(0, "p"))
+    seconds, leaks = zip(*prepared.diagnostics.anytime, strict=True)
+    assert list(seconds) == sorted(seconds)
+    assert list(leaks) == sorted(leaks)
+    assert list(prepared.diagnostics.curve) == sorted(prepared.diagnostics.curve, reverse=True)
+    hurried = Auto(seconds=1e-3).prepare(small_view(frozenset(Access)), seeds.generator(0, "p"))
+    assert hurried.diagnostics.converged is False
+    assert len(hurried.diagnostics.anytime) < len(prepared.diagnostics.anytime)
+
+
+def test_features_are_scaled_one_by_one() -> None:
+    z = torch.randn(50, 3, 4, generator=seeds.generator(0, "z")) * torch.tensor([1e6, 1.0, 1e-4, 0.0]) + 7
+    columns = Reader.of(z.double()).columns(z.double())
+    torch.testing.assert_close(columns.std(0, correction=0).view(3, 4)[:, :3], torch.ones(3, 3, dtype=torch.float64))
+    assert (columns.view(50, 3, 4)[..., 3] == 0).all()
+
+
+def test_time_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        Auto(seconds=0)
