@@ -57,10 +57,9 @@ def view_of(split: SplitModel, public: ImageSet, access: frozenset[Access] = fro
     return grant(split, ThreatModel(access), public, seeds.generator(0, "q"), classes=CLASSES, device=CPU)
 
 
-def rebuilt(attack: Attack, view: View, features: Tensor, repeats: Tensor | None = None) -> Tensor:
+def rebuilt(attack: Attack, view: View, features: Tensor) -> Tensor:
     prepared = attack.prepare(view, seeds.generator(0, "p"))
-    seen = Observed(features, repeats=repeats)
-    return attack.reconstruct(view, prepared, seen, seeds.generator(0, "r")).images
+    return attack.reconstruct(view, prepared, Observed(features), seeds.generator(0, "r")).images
 
 
 def share(guess: Tensor, truth: Tensor, mean: Tensor) -> float:
@@ -68,15 +67,16 @@ def share(guess: Tensor, truth: Tensor, mean: Tensor) -> float:
     return 1 - float((guess - truth).square().sum() / (truth - mean).square().sum())
 
 
-@pytest.mark.parametrize("access", [frozenset(Access), frozenset({Access.FEATURES, Access.QUERY})])
-@pytest.mark.parametrize("sigma", [0.3, 1.5])
+@pytest.mark.parametrize(
+    ("sigma", "access"), [(0.3, frozenset(Access)), (1.5, frozenset({Access.FEATURES, Access.QUERY}))]
+)
 def test_a_linear_gaussian_world_is_solved_up_to_its_posterior(sigma: float, access: frozenset[Access]) -> None:
     """x ~ N(0, S), z = Ax + σn: nobody errs less than tr (S⁻¹ + AᵀA/σ²)⁻¹ in expectation; `auto` errs no more."""
     rng = seeds.generator(0, "gaussian-world")
-    pixels, features, many = 12, 9, 1200
+    pixels, features, many = 8, 6, 500
     root = torch.randn(pixels, pixels, generator=rng) / 3
     matrix = torch.randn(features, pixels, generator=rng)
-    x = torch.randn(many + 600, pixels, generator=rng) @ root
+    x = torch.randn(many + 400, pixels, generator=rng) @ root
     public = ImageSet(x[:many, :, None, None].contiguous(), torch.zeros(many, dtype=torch.int64), ("a",), pixels=False)
     split = SplitModel(OneLayer(matrix), "layer", defense=Noise(sigma)).eval()
     truth = x[many:, :, None, None]
@@ -101,10 +101,9 @@ def test_an_orthogonal_encoder_is_inverted() -> None:
     assert time.process_time() - started < 10
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.3])
-def test_it_rebuilds_no_less_than_ridge(sigma: float) -> None:
-    truth = smooth_images(32, "beats-ridge")
-    split = small_split(Noise(sigma))
+def test_it_rebuilds_no_less_than_ridge() -> None:
+    truth = smooth_images(16, "beats-ridge")
+    split = small_split(Noise(0.3))
     with torch.no_grad():
         seen = split.release(truth, seeds.generator(0, "v"))
     view = view_of(split, image_set(160, "public"))
@@ -207,7 +206,7 @@ def test_the_encoder_alone_will_do() -> None:
             self.whole = small_split().model
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.cat((self.whole(x), 1e-4 * self.whole.features(x).flatten(1)), 1)  # type: ignore[operator,union-attr]
+            return torch.cat((self.whole(x), 1e-4 * self.whole.features(x).flatten(1)), 1)  # type: ignore[operator]
 
     split = SplitModel(nn.Sequential(Beside(), Function(lambda z: z[:, :CLASSES])), "0").eval()
     truth = smooth_images(12, "beside")
@@ -223,8 +222,12 @@ def test_more_observations_of_a_picture_rebuild_more() -> None:
         first, *others = (split.release(truth, rng) for _ in range(9))
     view = view_of(split, image_set(200, "public"))
     mean = view.public.images.mean(0)
-    once = share(rebuilt(QUICK, view, first), truth, mean)
-    assert share(rebuilt(QUICK, view, first, torch.stack(others)), truth, mean) > once + 0.02
+    prepared = QUICK.prepare(view, seeds.generator(0, "p"))
+    found = [
+        share(QUICK.reconstruct(view, prepared, seen, seeds.generator(0, "r")).images, truth, mean)
+        for seen in (Observed(first), Observed(first, repeats=torch.stack(others)))
+    ]
+    assert found[1] > found[0] + 0.02
 
 
 def test_it_says_how_far_it_came_and_when_it_was_stopped() -> None:

@@ -217,7 +217,7 @@ def _profiles(run: Run, target: TargetRecord, runs: Runs, count: int) -> Compari
         scene = run.plan.scene
         rebuilt = {f"inversion after {_steps(result):g} steps": _first_of_each(run, result) for result in chosen}
         found = compare(
-            run.network(target), run.network(target, trained=False), scene.splits, scene.victims.labels, rebuilt, count
+            run.network(target), run.network(target, trained=False), scene.splits, scene.first_victims.labels, rebuilt, count
         )
         run.store.put("fisher", key, {"fisher": to_json(found)})
         return found
@@ -225,7 +225,7 @@ def _profiles(run: Run, target: TargetRecord, runs: Runs, count: int) -> Compari
 
 def _first_of_each(run: Run, result: AttackResult) -> Any:
     guess = run.guess(result)
-    return guess[:: len(guess) // len(run.plan.scene.victims)]
+    return guess[:: len(guess) // len(run.plan.scene.first_victims)]
 
 
 def _controls(runs: Runs) -> Table:
@@ -246,7 +246,7 @@ def _sheet(run: Run) -> dict[str, Any]:
     assert twin.strongest is not None
     order = run.values(run.report.result(twin.strongest))["leak"].argsort()
     middle = order[max(0, len(order) // 2 - 4) :][:8]
-    found = {"private picture": run.plan.scene.victims.images[middle]}
+    found = {"private picture": run.plan.scene.first_victims.images[middle]}
     for target in first:
         if target.strongest is not None:
             found[target.record.defense.label] = _first_of_each(run, run.report.result(target.strongest))[middle]

@@ -168,7 +168,7 @@ def _blocks(variant: str, run: Run) -> Table | None:
 
 def _rebuilt(run: Run) -> dict[str, Any]:
     """Originals above what each attack made of them, on the first seed."""
-    found = {"original": run.plan.scene.victims.images}
+    found = {"original": run.plan.scene.first_victims.images}
     for entry in run.entries:
         if entry.target.seed == run.plan.seeds[0]:
             found[f"{entry.result.attack.kind}, {entry.target.defense.label}"] = run.guess(entry.result)

@@ -38,7 +38,7 @@ def too_few_pictures(run: Run) -> set[str]:
         if isinstance(metric, FrechetDistance):
             source = EMBEDDINGS[metric.network]
             embed = source.load(scene.config.data_root, torch.device("cpu"))
-            if len(scene.victims) < embed(scene.victims.images[:1]).shape[1]:
+            if len(scene.first_victims) < embed(scene.first_victims.images[:1]).shape[1]:
                 found.add(metric.name)
         elif metric.of_set and metric.kind_name == "fid-evaluator":
             found.add(metric.name)  # identities are always fewer than features
@@ -186,6 +186,6 @@ def setup(runs: Runs) -> tuple[str, ...]:
         f"**Networks** {', '.join(list(networks)[:4])}{' and more' if len(networks) > 4 else ''}; epochs "
         f"{', '.join(map(str, sorted(used)))}.",
         f"**Attacks** {', '.join(f'`{kind}`' for kind in kinds)}, handed: {run.report.threat.label}.",
-        f"**Size** {len(scene.victims)} victims, seeds {', '.join(map(str, run.plan.seeds))}; every "
+        f"**Size** {len(scene.first_victims)} victims, seeds {', '.join(map(str, run.plan.seeds))}; every "
         f"interval is over seeds and victims.",
     )

@@ -190,7 +190,7 @@ def _told(value: object) -> str:
 
 def _rebuilt(run: Run) -> dict[str, Any]:
     """Victims above what the strongest attack on each defence made of them, on the first seed."""
-    found: dict[str, Any] = {"original": run.plan.scene.victims.images}
+    found: dict[str, Any] = {"original": run.plan.scene.first_victims.images}
     for target in run.report.targets:
         if target.record.seed == run.plan.seeds[0] and target.strongest is not None:
             best = run.report.result(target.strongest)

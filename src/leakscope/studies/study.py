@@ -21,7 +21,7 @@ from torch import Tensor
 from leakscope.core.data import DATASETS
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.core.results import AttackResult, AuditReport, Entry, TargetRecord, from_json, to_json
+from leakscope.core.results import AttackResult, AuditReport, Finding, TargetRecord, from_json, to_json
 from leakscope.core.spec import Kind
 from leakscope.experiments.audit import Audit
 from leakscope.experiments.experiment import TargetSpec
@@ -53,16 +53,16 @@ class Run:
         return {target.record.key: target.record for target in self.report.targets}
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Finding]:
         """One for each attack on each target."""
-        return [Entry(self.targets[result.target], result) for result in self.report.results]
+        return [Finding(self.targets[result.target], result) for result in self.report.results]
 
     def values(self, result: AttackResult) -> dict[str, Tensor]:
         """Every metric of a result, one value per victim (one in all for metrics of a set)."""
         return values_of(self.store, result)
 
     def guess(self, result: AttackResult) -> Tensor:
-        """The reconstructions of a result; their originals are `plan.scene.victims.images`."""
+        """The reconstructions of a result; their originals are `plan.scene.first_victims.images`."""
         return read_rebuilt(self.store, result.reconstruction).images
 
     def spec(self, target: TargetRecord) -> TargetSpec:
