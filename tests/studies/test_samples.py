@@ -147,7 +147,7 @@ def test_peeling(tmp_path: Path) -> None:
 def test_faces(tmp_path: Path) -> None:
     common = {
         "data": "toyfaces:identities=16,images=24,size=16,grey=true",
-        "splits": {"private": 0.3, "heldout": 0.1, "public": 0.6, "by_identity": True}, "model": "convnet", "cuts": ["block2"],
+        "splits": {"private": 0.3, "heldout": 0.1, "public": 0.6, "by_identity": True}, "model": "convnet", "cuts": ["features.2"],
         "training": {"epochs": 2}, "pretraining": {"training": {"epochs": 1}}, "victims": 6, "seeds": [0],
         "evaluator": {"model": {"kind": "preact-resnet", "width": 8, "batch_norm": True}, "training": {"epochs": 20, "batch": 16}},
         "attacks": [{"kind": "gmi", "steps": steps, "images": 1, "prior": {"kind": "linear", "components": 4}}

@@ -37,6 +37,8 @@ _DOUBTS = {
     FlagId.DIVERGED: DoubtKind.NOT_CONVERGED,
     FlagId.TARGET_UNCONVINCED: DoubtKind.NOT_CONVERGED,
     FlagId.ACCURACY_COLLAPSED: DoubtKind.ACCURACY_COLLAPSED,
+    FlagId.BLIND: DoubtKind.BLIND_ATTACKER,
+    FlagId.LINEAR_BEATS_ALL: DoubtKind.LINEAR_BEATS_STRONG,
 }
 
 
@@ -110,8 +112,17 @@ class _Side:
 
     @property
     def points(self) -> list[Point]:
+        """One per target; where every seed has victims of its own, their mean is all that seeds share."""
         known = zip(self.accuracies, self.values, self.seeds, strict=True)
-        return [Point(accuracy, values, seed) for accuracy, values, seed in known if accuracy is not None]
+        return [
+            Point(accuracy, float(values.mean()) if self.redrawn else values, seed)
+            for accuracy, values, seed in known
+            if accuracy is not None
+        ]
+
+    @property
+    def redrawn(self) -> bool:
+        return len(set(self.victims)) > 1
 
 
 class _NotMeasuredError(ValueError):
@@ -227,11 +238,10 @@ def _arranged(claim: Claim, found: Sequence[_Side]) -> Tables | Matched:
     shift = {"more": claim.margin, "less": -claim.margin}.get(claim.direction, 0.0)
     if len(found) == 1:
         table = left.table(left.seeds)
-        redrawn = len(set(left.victims)) > 1
         if claim.spread:
             table = _deviations(table)
         assert not isinstance(claim.right, Pick)
-        return Tables(table + shift, np.full_like(table, float(claim.right)), redrawn=redrawn)
+        return Tables(table + shift, np.full_like(table, float(claim.right)), redrawn=left.redrawn)
     right = found[1]
     shared = [seed for seed in left.seeds if seed in right.seeds]
     paired = len(shared) > 1 and not claim.spread
@@ -241,7 +251,7 @@ def _arranged(claim: Claim, found: Sequence[_Side]) -> Tables | Matched:
     same = set(left.victims) == set(right.victims)
     if not same or a.shape[1] != b.shape[1]:  # each side has victims of its own: only means can be compared
         a, b = a.mean(1, keepdims=True), b.mean(1, keepdims=True)
-    return Tables(a + shift, b, paired=paired, redrawn=len(set(left.victims)) > 1)
+    return Tables(a + shift, b, paired=paired, redrawn=left.redrawn)
 
 
 def _deviations(table: Array) -> Array:
@@ -262,8 +272,10 @@ def _doubts(claim: Claim, name: str, samples: Sequence[Sample]) -> list[Doubt]:
 
 def _reasons(claim: Claim, best: AttackResult, results: Sequence[AttackResult]) -> Iterable[tuple[DoubtKind, str]]:
     for flag in best.flags:
-        # Compared at one accuracy, a collapsed one is no excuse and no merit.
-        if flag.blocks and not (claim.matched and flag.id is FlagId.ACCURACY_COLLAPSED):
+        # Compared at one accuracy, a collapsed one is no excuse and no merit. That some victims are exposed although
+        # the mean is low forbids a pass, and says nothing against a comparison of means.
+        excused = (FlagId.VICTIMS_EXPOSED, *([FlagId.ACCURACY_COLLAPSED] if claim.matched else []))
+        if flag.blocks and flag.id not in excused:
             yield _DOUBTS.get(flag.id, DoubtKind.OTHER), flag.id.value
     if any(control.kind is Control.POSITIVE and not control.passed for control in best.controls):
         yield DoubtKind.CONTROL_FAILED, "the positive control was not passed"
