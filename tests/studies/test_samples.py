@@ -111,8 +111,8 @@ def test_defences_at_the_cut(tmp_path: Path) -> None:
         "data": "digits", "splits": {"private": 100, "heldout": 60, "public": 60}, "model": "convnet",
         "attacks": ["ridge"], "metrics": ["leak", "mse", "psnr", "ssim"], "victims": 8, "seeds": [0, 1],
         "threat": {"knows_defense": False}, "training": {"epochs": 1},
-        "defenses": ["none", "gaussian:sigma=0.2", ["gaussian", {"kind": "cem-gated", "warmup": 0, "form": "published"}],
-                     ["gaussian", {"kind": "nopeek", "weight": 2}]],
+        "defenses": ["none", "gaussian:sigma=0.2", ["gaussian", "cem-gated:warmup=0,form=published"],
+                     ["gaussian", "nopeek:weight=2"]],
     }  # fmt: skip
     runs = runs_of(tmp_path, common, {"": {}})
     part, text = written(CutDefencesStudy(note="Chosen on seed 9."), runs, tmp_path)
@@ -147,9 +147,9 @@ def test_peeling(tmp_path: Path) -> None:
 def test_faces(tmp_path: Path) -> None:
     common = {
         "data": "toyfaces:identities=16,images=24,size=16,grey=true",
-        "splits": {"private": 0.3, "heldout": 0.1, "public": 0.6, "by_identity": True}, "model": "convnet", "cuts": ["features.2"],
-        "training": {"epochs": 2}, "pretraining": {"training": {"epochs": 1}}, "victims": 6, "seeds": [0],
-        "evaluator": {"model": {"kind": "preact-resnet", "width": 8, "batch_norm": True}, "training": {"epochs": 20, "batch": 16}},
+        "splits": {"private": 0.3, "heldout": 0.1, "public": 0.6, "by_identity": True},
+        "model": "convnet", "cuts": ["features.2"], "training": {"epochs": 2}, "pretraining": {"training": {"epochs": 1}}, "victims": 6, "seeds": [0],
+        "evaluator": {"model": "preact-resnet:width=8,batch_norm=true", "training": {"epochs": 20, "batch": 16}},
         "attacks": [{"kind": "gmi", "steps": steps, "images": 1, "prior": {"kind": "linear", "components": 4}}
                     for steps in (2, 6)],
     }  # fmt: skip

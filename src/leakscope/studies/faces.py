@@ -217,9 +217,7 @@ def _profiles(run: Run, target: TargetRecord, runs: Runs, count: int) -> Compari
         scene = run.plan.scene
         classes = scene.victims(target.seed).labels
         rebuilt = {f"inversion after {_steps(result):g} steps": _first_of_each(run, result) for result in chosen}
-        found = compare(
-            run.network(target), run.network(target, trained=False), scene.splits, classes, rebuilt, count
-        )
+        found = compare(run.network(target), run.network(target, trained=False), scene.splits, classes, rebuilt, count)
         run.store.put("fisher", key, {"fisher": to_json(found)})
         return found
 
