@@ -22,6 +22,8 @@ from leakscope.studies.records import Decided
 #: Figures of single targets, by metric and key of the target.
 Measured = Mapping[str, Mapping[str, float]]
 ACCURACY = "accuracy"
+#: Fewer trainings do not tell how trainings differ.
+LEAST_SEEDS = 3
 
 #: What a blocking flag on the strongest attack of a side means for a claim.
 _DOUBTS = {
@@ -35,6 +37,8 @@ _DOUBTS = {
     FlagId.DIVERGED: DoubtKind.NOT_CONVERGED,
     FlagId.TARGET_UNCONVINCED: DoubtKind.NOT_CONVERGED,
     FlagId.ACCURACY_COLLAPSED: DoubtKind.ACCURACY_COLLAPSED,
+    FlagId.BLIND: DoubtKind.BLIND_ATTACKER,
+    FlagId.LINEAR_BEATS_ALL: DoubtKind.LINEAR_BEATS_STRONG,
 }
 
 
@@ -108,8 +112,17 @@ class _Side:
 
     @property
     def points(self) -> list[Point]:
+        """One per target; where every seed has victims of its own, their mean is all that seeds share."""
         known = zip(self.accuracies, self.values, self.seeds, strict=True)
-        return [Point(accuracy, values, seed) for accuracy, values, seed in known if accuracy is not None]
+        return [
+            Point(accuracy, float(values.mean()) if self.redrawn else values, seed)
+            for accuracy, values, seed in known
+            if accuracy is not None
+        ]
+
+    @property
+    def redrawn(self) -> bool:
+        return len(set(self.victims)) > 1
 
 
 class _NotMeasuredError(ValueError):
@@ -128,7 +141,8 @@ def asked(claim: Claim, source: Source, measured: Measured) -> bool:
         own = measured.get(metric)
         if not samples or (own is not None and not any(sample.target.key in own for sample in samples)):
             return False
-        if pick.attacks and not all(_of_kinds(sample, pick) for sample in samples):
+        needed = pick.attacks and not is_of_targets(metric, measured)
+        if needed and not all(_of_kinds(sample, pick) for sample in samples):
             return False
     return True
 
@@ -205,6 +219,9 @@ def evidence_for(claim: Claim, source: Source, measured: Measured | None = None)
             for side, (pick, _) in zip(sides, claim.sides, strict=True):
                 doubts += _doubts(claim, pick.title, side)
         found = [_side(side, metric, source, measured) for side, (_, metric) in zip(sides, claim.sides, strict=True)]
+        fewest = min(len(set(side.seeds)) for side in found)
+        if fewest < LEAST_SEEDS:
+            doubts.append(Doubt(DoubtKind.OTHER, f"{fewest} trainings of a side, and {LEAST_SEEDS} are the least"))
         return Evidence(_arranged(claim, found), doubts)
     except _NotMeasuredError as error:
         return Evidence(None, [Doubt(DoubtKind.NOT_MEASURED, str(error)), *doubts])
@@ -221,11 +238,10 @@ def _arranged(claim: Claim, found: Sequence[_Side]) -> Tables | Matched:
     shift = {"more": claim.margin, "less": -claim.margin}.get(claim.direction, 0.0)
     if len(found) == 1:
         table = left.table(left.seeds)
-        redrawn = len(set(left.victims)) > 1
         if claim.spread:
             table = _deviations(table)
         assert not isinstance(claim.right, Pick)
-        return Tables(table + shift, np.full_like(table, float(claim.right)), redrawn=redrawn)
+        return Tables(table + shift, np.full_like(table, float(claim.right)), redrawn=left.redrawn)
     right = found[1]
     shared = [seed for seed in left.seeds if seed in right.seeds]
     paired = len(shared) > 1 and not claim.spread
@@ -235,7 +251,7 @@ def _arranged(claim: Claim, found: Sequence[_Side]) -> Tables | Matched:
     same = set(left.victims) == set(right.victims)
     if not same or a.shape[1] != b.shape[1]:  # each side has victims of its own: only means can be compared
         a, b = a.mean(1, keepdims=True), b.mean(1, keepdims=True)
-    return Tables(a + shift, b, paired=paired, redrawn=len(set(left.victims)) > 1)
+    return Tables(a + shift, b, paired=paired, redrawn=left.redrawn)
 
 
 def _deviations(table: Array) -> Array:
@@ -256,8 +272,10 @@ def _doubts(claim: Claim, name: str, samples: Sequence[Sample]) -> list[Doubt]:
 
 def _reasons(claim: Claim, best: AttackResult, results: Sequence[AttackResult]) -> Iterable[tuple[DoubtKind, str]]:
     for flag in best.flags:
-        # Compared at one accuracy, a collapsed one is no excuse and no merit.
-        if flag.blocks and not (claim.matched and flag.id is FlagId.ACCURACY_COLLAPSED):
+        # Compared at one accuracy, a collapsed one is no excuse and no merit. That some victims are exposed although
+        # the mean is low forbids a pass, and says nothing against a comparison of means.
+        excused = (FlagId.VICTIMS_EXPOSED, *([FlagId.ACCURACY_COLLAPSED] if claim.matched else []))
+        if flag.blocks and flag.id not in excused:
             yield _DOUBTS.get(flag.id, DoubtKind.OTHER), flag.id.value
     if any(control.kind is Control.POSITIVE and not control.passed for control in best.controls):
         yield DoubtKind.CONTROL_FAILED, "the positive control was not passed"

@@ -97,8 +97,8 @@ class CutDefencesStudy(Study):
             if isinstance(notes, Mapping) and set(_GAMED) <= set(notes)
         ]
         note = (
-            "First and last values in training, first seed. A penalty that falls while the variance within classes does "
-            "not, or an effective share of samples near zero, is a surrogate that lowers its own penalty."
+            "First and last values in training, first seed. A penalty that falls while the variance within classes "
+            "does not, or an effective share of samples near zero, is a surrogate that lowers its own penalty."
         )
         header = ("Defence", "Penalty", "Variance within classes", "Effective share of samples")
         return [Table("Do the surrogates game themselves?", header, tuple(gamed), note)] if gamed else []
@@ -111,8 +111,8 @@ class CutDefencesStudy(Study):
         accuracies = [t.accuracy for run in runs.runs.values() for t in run.targets.values() if t.undefended]
         reached = max((accuracy for accuracy in accuracies if accuracy is not None), default=0.0)
         return (
-            f"The undefended network gets {100 * reached:.1f} % right; the published one, after 240 epochs and under its "
-            "defences, some 85 %: what is said here is about networks trained this far.",
+            f"The undefended network gets {100 * reached:.1f} % right; the published one, after 240 epochs and under "
+            "its defences, some 85 %: what is said here is about networks trained this far.",
         )
 
 

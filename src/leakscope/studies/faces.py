@@ -64,8 +64,10 @@ def _claims() -> Iterator[Claim]:
     ends = (("block1", "block5"), ("vgg16-block3", "vgg16-block4"))
     known = dict(DEPTHS)
     for shallow, deep in ends:
-        yield _claim(f"deeper-{deep}", f"frozen up to {deep} a target gives less away than up to {shallow}", "figure 1-III",
-                     tl(known[deep], f"TL-DMI up to {deep}"), tl(known[shallow], f"TL-DMI up to {shallow}"))  # fmt: skip
+        yield _claim(
+            f"deeper-{deep}", f"frozen up to {deep} a target gives less away than up to {shallow}", "figure 1-III",
+            tl(known[deep], f"TL-DMI up to {deep}"), tl(known[shallow], f"TL-DMI up to {shallow}"),
+        )  # fmt: skip
     for name, settings in DEPTHS:
         yield _claim(
             f"first-{name}", f"tuning the first layers (to {name}) gives more away than tuning the last", "figure 4",
@@ -84,7 +86,7 @@ def _claims() -> Iterator[Claim]:
                  Pick(("bido-hsic",), variant=MAIN, free=(ANY,), name="BiDO"))  # fmt: skip
     for weak, strong in ORDER:
         names = [Pick(("none",), variant=MAIN, attacks=(kind,), name=kind) for kind in (strong, weak)]
-        yield _claim(f"order-{strong}-{weak}", f"{strong} is recognised more often than {weak}, or as often within {POINTS}",
+        yield _claim(f"order-{strong}-{weak}", f"{strong} is recognised no less often than {weak}, within {POINTS}",
                      "tables 4 and 11", *names, direction="more", minimum=0.0, margin=POINTS)  # fmt: skip
     kedmi = ("kedmi",)
     for name, settings in DEPTHS:
@@ -93,7 +95,8 @@ def _claims() -> Iterator[Claim]:
         yield _claim(f"false-{name}", f"TL-DMI up to {name} shows as false positives of KEDMI", "figures 7 and 8", left,
                      right, direction="more", metric="false-positive")  # fmt: skip
     yield _claim(
-        "fisher", f"layers matter differently for rebuilding than for recognising (correlation of Fisher profiles below {UNLIKE})",
+        "fisher",
+        f"layers matter differently for rebuilding than for recognising (Fisher profiles correlate below {UNLIKE})",
         "figure 1-II", NONE, UNLIKE, metric="fisher-correlation", minimum=0.0,
     )  # fmt: skip
     yield _claim(
@@ -156,11 +159,11 @@ class FacesStudy(Study):
     def tables(self, runs: Runs, measured: Measured, rows: Sequence[Row]) -> Sequence[Table]:
         tables = [_lost(rows), _controls(runs)]
         for profiles in list(self._profiles(runs).values())[:1]:
-            lines = tuple((name, *values) for name, values in profiles.profiles.items())
+            lines: tuple[tuple[Cell, ...], ...] = tuple((name, *values) for name, values in profiles.profiles.items())
             header = ("Profile", *profiles.layers)
             tables.append(Table("Fisher information by layer, first seed, largest = 1", header, lines, _FISHER))
         if measured:
-            shares = tuple((name, *(own[key] for key in own)) for name, own in measured.items())
+            shares: tuple[tuple[Cell, ...], ...] = tuple((name, *own.values()) for name, own in measured.items())
             seeds = [f"seed {number + 1}" for number in range(len(next(iter(measured.values()))))]
             tables.append(Table("Fisher figures by seed", ("Figure", *seeds), shares))
         return tables
@@ -212,10 +215,9 @@ def _profiles(run: Run, target: TargetRecord, runs: Runs, count: int) -> Compari
         if done is not None:
             return from_json(Comparison, done.record["fisher"])
         scene = run.plan.scene
+        classes = scene.victims(target.seed).labels
         rebuilt = {f"inversion after {_steps(result):g} steps": _first_of_each(run, result) for result in chosen}
-        found = compare(
-            run.network(target), run.network(target, trained=False), scene.splits, scene.first_victims.labels, rebuilt, count
-        )
+        found = compare(run.network(target), run.network(target, trained=False), scene.splits, classes, rebuilt, count)
         run.store.put("fisher", key, {"fisher": to_json(found)})
         return found
 

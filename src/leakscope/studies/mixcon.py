@@ -100,9 +100,9 @@ class MixConStudy(Study):
 
     title: ClassVar[str] = "MixCon: separability at the cut"
     question: ClassVar[str] = (
-        "Can features be brought so close together that a network still tells its classes apart while nobody can invert "
-        "it (Li et al., 2020)? The paper attacks by search; here the same targets also meet a linear and a learned "
-        "attack, and accuracies are compared before leaks are."
+        "Can features be brought so close together that a network still tells its classes apart while nobody can "
+        "invert it (Li et al., 2020)? The paper attacks by search; here the same targets also meet a linear and a "
+        "learned attack, and accuracies are compared before leaks are."
     )
     columns: ClassVar[Columns] = (
         ("leak", "Leak"), ("ssim", "SSIM"), ("psim[alexnet]", "PSIM"), ("mse", "MSE"), ("cosine", "Cosine"),
@@ -139,7 +139,8 @@ class MixConStudy(Study):
             best = sweet_spot(cells, _vanilla(runs))
             told = "No cell keeps its accuracy within a point of vanilla's: there is no sweet spot on this grid."
             if best is not None:
-                told = f"Sweet spot, the closest features within a point of vanilla's accuracy: λ = {best[0]:g}, β = {best[1]:g}."
+                where = f"λ = {best[0]:g}, β = {best[1]:g}"
+                told = f"Sweet spot, the closest features within a point of vanilla's accuracy: {where}."
             listed = tuple((weight, beta, *own.values()) for (weight, beta), own in cells.items())
             tables.append(Table("The grid of (λ, β)", ("λ", "β", "Accuracy", "Mean distance"), listed, told))
         return tables
@@ -168,7 +169,7 @@ Cells = Mapping[tuple[float, float], Mapping[str, float]]
 
 def _cells(runs: Runs) -> Cells:
     """Accuracy and mean distance of every (λ, β) of the grid, first seed."""
-    found = {}
+    found: dict[tuple[float, float], dict[str, float]] = {}
     for _, target in runs.targets(mixcon(ANY, ANY, "grid")):
         settings = settings_of(target.defense)
         cell = (float(settings["weight"]), float(settings["beta"]))

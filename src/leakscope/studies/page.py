@@ -1,4 +1,4 @@
-"""The page of a study, from its JSON alone: question, set-up, one plot, one table, verdicts, limits; the rest folded."""
+"""The page of a study, from its JSON alone: question, set-up, a plot, a table, verdicts, limits; the rest folded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from leakscope.studies.records import Beside, Decided, Part, Row
 #: Metrics of the main table, as (metric, header).
 Columns = tuple[tuple[str, str], ...]
 HOW_TO_READ = (
-    "*Leak* is the share of what the label leaves open that was recovered (0: nothing, 1: all). Every figure is that of "
-    "the strongest attack on each victim; `[a, b]` is a 95 % interval over seeds and victims. A claim is decided by one "
-    "judge for all papers: its effect must pass the smallest one that counts, corrected for the number of claims of its "
-    "part (Holm), and any doubt about the strongest attack of either side makes *cannot tell*."
+    "*Leak* is the share of what the label leaves open that was recovered (0: nothing, 1: all). Every figure is that "
+    "of the strongest attack on each victim; `[a, b]` is a 95 % interval over seeds and victims. A claim is decided "
+    "by one judge for all papers: its effect must pass the smallest one that counts, corrected for the number of "
+    "claims of its part (Holm), and any doubt about the strongest attack of either side makes *cannot tell*."
 )
 
 
@@ -50,6 +50,8 @@ def _part(part: Part, columns: Columns, papers: Sequence[Paper]) -> Iterable[str
         yield folded(extra.title, f"{extra.note}\n\n{text}" if extra.note else text)
     for picture in part.pictures[1:]:
         yield folded(picture.caption, f"![{picture.caption}]({part.study}/{part.part}-{picture.name})")
+    if part.not_asked:
+        yield folded("Claims that are not asked here", "\n".join(f"- {statement}" for statement in part.not_asked))
     yield folded("Every setting that differs from its default", "\n".join(f"- `{x}`" for x in part.origin.unusual))
     yield origin_line(part)
 
@@ -125,7 +127,8 @@ def _limits(part: Part) -> Iterable[str]:
     yield from part.limits
     doubtful = [name_of(row) for row in part.rows if row.doubts]
     if doubtful:
-        yield f"The strongest attack is in doubt on {len(doubtful)} of {len(part.rows)} targets; what it left is a lower bound."
+        found = f"{len(doubtful)} of {len(part.rows)} targets"
+        yield f"The strongest attack is in doubt on {found}; what it rebuilt there is a lower bound."
     failed = [
         f"{kind} ({variant or 'all'})"
         for variant, controls in part.origin.controls.items()
@@ -135,7 +138,7 @@ def _limits(part: Part) -> Iterable[str]:
     if failed:
         yield f"Controls not passed: {', '.join(failed)}."
     if part.not_asked:
-        yield f"Not asked here, because one side was not run: {'; '.join(part.not_asked)}."
+        yield f"{len(part.not_asked)} claims are not asked here, because one side was not run; they are listed below."
     yield f"{part.origin.victims} victims and {len(part.origin.seeds)} seeds, one data set, one size of network."
 
 

@@ -63,8 +63,8 @@ def _claims() -> Iterator[Claim]:
         peel = at(variant, PEEL, f"PEEL on {variant}")
         embedding = at(variant, ("embedding",), f"embedding inversion on {variant}")
         yield Claim(
-            f"embedding-{variant}", f"PEEL rebuilds more than embedding inversion ({variant})", f"{PAPER}, figure 2", peel,
-            embedding, "more", "psnr", minimum=COUNTS,
+            f"embedding-{variant}", f"PEEL rebuilds more than embedding inversion ({variant})", f"{PAPER}, figure 2",
+            peel, embedding, "more", "psnr", minimum=COUNTS,
         )  # fmt: skip
         yield Claim(
             f"ours-{variant}", f"exact peeling or end-to-end descent rebuilds more than PEEL ({variant})", "Leakscope",
@@ -87,8 +87,8 @@ class PeelStudy(Study):
     question: ClassVar[str] = (
         "How much of its input can be peeled out of a residual network, block by block, by somebody who holds the "
         "weights and the features at the cut, and no pictures (PEEL, Arif et al., 2025)? Each claim is asked twice: of "
-        "published PEEL, and of the strongest attack; where the answers differ, the claim is about PEEL's solver and not "
-        "about what the network gives away. *U*: random weights, *P*: trained, *M*: a max-pooling stem."
+        "published PEEL, and of the strongest attack; where the answers differ, the claim is about PEEL's solver and "
+        "not about what the network gives away. *U*: random weights, *P*: trained, *M*: a max-pooling stem."
     )
     columns: ClassVar[Columns] = (("psnr", "PSNR (dB)"), ("mse", "MSE"), ("ssim", "SSIM"), ("leak", "Leak"))
 
@@ -136,10 +136,10 @@ class PeelStudy(Study):
         sides = {run.report.data.shape[-1] for run in runs.runs.values()}
         people = data_name(runs.first.plan) in _PEOPLE
         lines = [
-            f"Pictures have {' or '.join(map(str, sorted(sides)))} pixels per side; PSNR is averaged over pictures and ends "
-            "at 100 dB, so that large differences are at least so large.",
-            "`peel` has the published penalties, steps and learning rate, the sign that makes equation 6 the inverse of "
-            "the block, and the start and stem inversion that the paper leaves open.",
+            f"Pictures have {' or '.join(map(str, sorted(sides)))} pixels per side; PSNR is averaged over pictures and "
+            "ends at 100 dB, so that large differences are at least so large.",
+            "`peel` has the published penalties, steps and learning rate, the sign that makes equation 6 the inverse "
+            "of the block, and the start and stem inversion that the paper leaves open.",
         ]
         return [*lines, "Faces of real people are kept out of this repository."] if people else lines
 

@@ -88,8 +88,8 @@ class Pick:
 
     `kinds` lists defences that fit (a stack is written `a+b`). Each of `settings` must have its value (`ANY`: any);
     of the others those in `free` may vary (`ANY`: all), and so may settings that only weaken a method, which raise a
-    doubt; the rest must have their defaults. `variant` and `cut` are patterns such as `early-*|main`. `attacks` names kinds
-    of attacks; empty: all that both sides met.
+    doubt; the rest must have their defaults. `variant` and `cut` are patterns such as `early-*|main`. `attacks` names
+    kinds of attacks; empty: all that both sides met.
     """
 
     kinds: tuple[str, ...] = ("none",)

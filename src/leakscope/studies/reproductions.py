@@ -52,7 +52,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which tables and figures of a paper are looked at elsewhere than in a table of ours, and which are not, and why."""
+    """Which tables and figures of a paper are looked at outside our tables, and which are not, and why."""
 
     count: Mapping[str, int | str]  # how many tables and figures; a Roman numeral where they are counted so
     elsewhere: Mapping[str, str]
