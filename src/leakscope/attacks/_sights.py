@@ -16,7 +16,7 @@ _BEHIND = "behind "
 _WIDEST = 16384  # columns above which features are sketched
 _SKETCH = 4096  # columns of a sketch
 _ROUNDING = 1e-6  # of a feature's size, that single precision may make of nothing
-_FARTHEST = 12.0  # standard deviations at which an input of a network is cut off
+FARTHEST = 6.0  # scales at which a feature is cut off: twice what was ever seen
 _STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 _BETTER = 0.75  # another sight must bring the error down to this share: networks make up for less
 
@@ -40,16 +40,19 @@ def look(view: View, z: Tensor, names: Iterable[str] | None = None) -> dict[str,
 
 
 def feature_scale(flat: Tensor) -> Tensor:
-    """The deviation of every feature, not below what rounding in single precision makes of one that does not vary.
+    """What every feature is divided by: its deviation, or a third of its largest excursion where that is more.
 
-    Rounding is about 10⁻⁷ of what was summed up, the size of the features themselves: scaled up to deviation one,
-    it would drown the rest, and it changes with the batch. Infinite for a feature that is constant.
+    By its deviation alone a feature that is hardly ever active would be blown up by the first victim that activates
+    it. Nor is a feature scaled up that varies by rounding only, about 10⁻⁷ of the size of what was summed up:
+    rounding changes with the batch. Infinite for a feature that is constant.
     """
-    deviation = flat.std(0, correction=0)
+    away = flat - flat.mean(0)
+    deviation = away.square().mean(0).sqrt()
     varying = deviation[deviation > 0]
     typical = varying.median() if len(varying) else deviation.new_zeros(())
     rounding = _ROUNDING * torch.maximum(typical, flat.mean(0).abs())
-    return torch.where(deviation > 0, torch.hypot(deviation, rounding), torch.inf)
+    scale = torch.maximum(torch.hypot(deviation, rounding), away.abs().amax(0) / 3)
+    return torch.where(deviation > 0, scale, torch.inf)
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,11 @@ class Reader:
     def __call__(self, features: Tensor) -> Tensor:
         """Standardised features in the shape they came in, fit for a network."""
         flat = (features.flatten(1).double() - self.center) / self.scale
-        return flat.clamp(-_FARTHEST, _FARTHEST).float().view(features.shape)
+        return flat.clamp(-FARTHEST, FARTHEST).float().view(features.shape)
 
     def columns(self, features: Tensor) -> Tensor:
         """N×D for a linear fit, in double precision; above a limit D random sums of signed columns (count sketch)."""
-        flat = (features.flatten(1).double() - self.center) / self.scale
+        flat = ((features.flatten(1).double() - self.center) / self.scale).clamp(-FARTHEST, FARTHEST)
         if flat.shape[1] <= _WIDEST:
             return flat
         rng = seeds.generator(0, "sketch", flat.shape[1])
