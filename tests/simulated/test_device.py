@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,3 +186,16 @@ def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(device.Unavailable, match="too old"):
         build.library()
     assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_new_process_knows_it_by_name_and_needs_no_pytest() -> None:
+    """Workers of a pool are such processes; `auto` never takes it, though torch then names it as the accelerator."""
+    code = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "import torch; from leakscope.runners.devices import chosen, shared_out\n"
+        "assert float((torch.ones(3, device=chosen('sim:1')) * 2).sum()) == 6\n"
+        "assert shared_out('sim') == ['sim:0', 'sim:1']\n"
+        "assert torch.accelerator.current_accelerator().type == 'sim' != chosen('auto').type\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

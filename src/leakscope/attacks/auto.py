@@ -24,8 +24,8 @@ from leakscope.core.threat import Access, View
 _PROBES = 32  # pictures on which a release is studied
 
 _EFFORTS: dict[str, Effort] = {
-    "quick": Effort((4.0, 4.0), 3, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160)),
-    "full": Effort((4.0, 28.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320)),
+    "quick": Effort((4.0, 4.0), 0, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160)),
+    "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320)),
 }
 
 

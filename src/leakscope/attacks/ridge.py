@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._release import PublicReleases, child
+from leakscope.attacks._sights import FARTHEST, feature_scale
 from leakscope.attacks._spectrum import Spectrum, sketched
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.devices import brought, widened
@@ -52,8 +53,7 @@ class Ridge(Attack):
         draws = len(features) // len(pixels)
         # Features come in single precision; their Gram matrix needs twice the digits.
         z = widened(features).flatten(1)
-        deviation = z.std(0, correction=0)
-        scale = torch.where(deviation > 1e-9 * z.mean(0).abs().clamp_min(1e-9), deviation, torch.inf)
+        scale = feature_scale(z)
         z = z / scale
         center, mean = z.mean(0), widened(pixels).mean(0)
         z = z - center
@@ -97,7 +97,7 @@ class Ridge(Attack):
         images = learnt["mean"].expand(len(seen), -1)
         if "scale" in learnt:
             features = widened(seen.features.to(view.device)).flatten(1)
-            z = (features / learnt["scale"] - learnt["center"]).to(learnt["mean"])
+            z = (features / learnt["scale"] - learnt["center"]).clamp(-FARTHEST, FARTHEST).to(learnt["mean"])
             if "weights" in learnt:
                 images = images + z @ learnt["weights"]
             else:
