@@ -1,4 +1,4 @@
-"""A grid on the simulated device, from the command line: workers are processes of their own, one for each device."""
+"""A grid on the simulated device, from the command line: its workers are processes of their own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..runners.grids import planned, scores, write_grid
 
 
 def test_a_bench_scores_as_on_the_cpu(tmp_path: Path) -> None:
-    grid = write_grid(tmp_path, attacks=["ridge"], defenses=["gaussian:sigma=0.5"], controls=False)
+    grid = write_grid(tmp_path, attacks=["ridge"], defenses=["none"], controls=False)
     found = []
-    for place in (["--device", "cpu", "--runner", "here"], ["--device", "sim"]):
-        store = tmp_path / place[1]
+    for place in (["--device", "cpu", "--runner", "here"], ["--device", "sim:1"]):
+        store = tmp_path / place[1].replace(":", "-")
         assert run(app, ["bench", str(grid), *place, "--store", str(store), "--quiet"]) == 0
         found.append(scores(store))
     here, there = found

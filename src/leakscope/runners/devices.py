@@ -26,6 +26,8 @@ def chosen(name: str) -> torch.device:
 
             simulated.install()
         device = torch.device(name)
+        if device.type == SIMULATED and (device.index or 0) >= torch.get_device_module(device).device_count():
+            raise RuntimeError("there are sim:0 and sim:1")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
