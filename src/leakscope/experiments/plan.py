@@ -199,6 +199,9 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         raise UsageError("; ".join(asked.problems))
     scene = Scene.load(config, goal, data=data, architecture=architecture)
     cuts = _checked_cuts(scene)
+    if config.weights is not None:
+        for defense in defenses:  # weights that fit none of them are better refused now
+            scene.build(scene.spec(cuts[0], defense, config.first_seed))
     explicit = not isinstance(asked.chosen, str)
     suited, left_out = _suited(scene, attacks, defenses, cuts, explicit=explicit)
     goal.require(attacks, config, scene.splits)
