@@ -30,7 +30,14 @@ from leakscope.runners.audit import Labour, run_all, run_audits
 from leakscope.store import Store
 
 Model = nn.Module | str | dict[str, Any]
-Data = str | dict[str, Any] | ImageSet | tuple[Tensor, Tensor] | torch.utils.data.Dataset[Any]
+Data = (
+    str
+    | dict[str, Any]
+    | ImageSet
+    | tuple[Tensor, Tensor]
+    | torch.utils.data.Dataset[Any]
+    | torch.utils.data.DataLoader[Any]
+)
 
 
 def audit(
@@ -46,7 +53,7 @@ def audit(
     """Audit a network for what its features at `cut` give away.
 
     `model` is a module with its trained weights, or what `--model` takes; `data` is a pair of tensors, a
-    `torch.utils.data.Dataset`, or what `--data` takes. `settings` are those of a configuration file
+    `torch.utils.data.Dataset` or `DataLoader`, or what `--data` takes. `settings` are those of a configuration file
     (`defenses`, `attacks`, `seeds`, `gate`, `training`, …). With `out`, the report is written there;
     without `store`, finished stages are kept for this call only.
     """
