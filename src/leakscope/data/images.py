@@ -112,7 +112,7 @@ def from_torch(
 
 
 def _loaded(loader: torch.utils.data.DataLoader[Any], name: str) -> tuple[Tensor, Tensor]:
-    """All batches of a loader, stacked in the order of its data set: a shuffled order would be another set each time."""
+    """All batches of a loader, stacked in the order of its data set: a shuffled one would be a new set each time."""
     in_order = torch.utils.data.DataLoader(
         loader.dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn
     )

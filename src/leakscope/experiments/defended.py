@@ -120,12 +120,12 @@ class Defended(nn.Module):
         if not any(part.owns_backward for part in members(self.defense)):
             return found.total
         anchor = torch.zeros((), device=x.device, requires_grad=True)
-        whole = _OwnBackward.apply(anchor, found.total.detach(), lambda: self.defense.backward(found.total, found.step))
+        whole = _OwnBackward.apply(  # type: ignore[no-untyped-call]anchor, found.total.detach(), lambda: self.defense.backward(found.total, found.step))
         return cast("Tensor", whole)
 
     def forward(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Scores, through the release."""
-        return self.split(x, rng)
+        return self.split.run(x, rng).scores
 
     def release(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """What leaves the client."""
@@ -146,7 +146,7 @@ class Defended(nn.Module):
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         names = set(state["_stepped"])
         self._stepped = {id(p) for name, p in nn.Module.named_parameters(self) if name in names}
         self._data = _Absent("a copy does not hold the pictures")
@@ -156,13 +156,13 @@ class _OwnBackward(torch.autograd.Function):
     """A loss whose gradient the defence computes: DP-SGD, a two-stage update."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, total: Tensor, backward: Callable[[], None]) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, anchor: Tensor, total: Tensor, backward: Callable[[], None]) -> Tensor:
         del anchor  # it only makes autograd call `backward`
         ctx.fill = backward
         return total.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
         if float(grad) != 1:
             raise UsageError(
                 "this defence computes the gradient itself: do not scale the loss or accumulate over steps"

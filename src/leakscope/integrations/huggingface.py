@@ -42,7 +42,7 @@ class DefendedTrainerMixin:
         _defended(model)
         args.remove_unused_columns = False  # it would drop the pictures, which `forward` calls x
         args.label_names = args.label_names or [self.label_key]  # else it evaluates without our loss
-        super().__init__(model, args, *more, **settings)
+        super().__init__(model, args, *more, **settings)  # type: ignore[call-arg]  # of Trainer
         self.add_callback(_EpochStarts())  # type: ignore[attr-defined]
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
