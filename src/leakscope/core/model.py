@@ -157,6 +157,13 @@ class SplitModel(nn.Module):
                 handle.remove()
         return kept
 
+    def decide(self, z: Tensor, start: Tensor) -> Tensor:
+        """Scores of the features `z` that a client sent.
+
+        `start` are as many pictures of any content: they begin the pass, and the layers behind the cut never see them.
+        """
+        return self._forward(start, lambda _: z.clone())
+
     def release(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """What leaves the client for the pictures `x`."""
         return self.defense.release(self.encode(x), rng, training=self.training)
