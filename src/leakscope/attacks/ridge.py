@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._release import PublicReleases, child
+from leakscope.attacks._sights import FARTHEST, feature_scale
 from leakscope.attacks._spectrum import Spectrum, sketched
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.results import Diagnostics
@@ -51,8 +52,7 @@ class Ridge(Attack):
         draws = len(features) // len(pixels)
         # Features come in single precision; their Gram matrix needs twice the digits.
         z = features.flatten(1).double()
-        deviation = z.std(0, correction=0)
-        scale = torch.where(deviation > 1e-9 * z.mean(0).abs().clamp_min(1e-9), deviation, torch.inf)
+        scale = feature_scale(z)
         z = z / scale
         center, mean = z.mean(0), pixels.double().mean(0)
         z = z - center
@@ -95,7 +95,8 @@ class Ridge(Attack):
         learnt = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
         images = learnt["mean"].expand(len(seen), -1)
         if "scale" in learnt:
-            z = (seen.features.to(view.device).flatten(1) / learnt["scale"] - learnt["center"]).float()
+            z = seen.features.to(view.device).flatten(1) / learnt["scale"] - learnt["center"]
+            z = z.clamp(-FARTHEST, FARTHEST).float()
             if "weights" in learnt:
                 images = images + z @ learnt["weights"]
             else:
