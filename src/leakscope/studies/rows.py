@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -94,15 +95,15 @@ def _worst_case(runs: Runs, groups: Sequence[Sequence[AttackResult]], hidden: se
         values = [runs.values(result) for result in own]
         for name, direction in own[0].directions.items():
             together = [each[name].double().numpy() for each in values if name in each]
-            if name not in hidden and together:
+            if name not in hidden and together and np.isfinite(together).all():
                 tables.setdefault(name, []).append(np.max(together, 0) if direction == "high" else np.min(together, 0))
     firsts = [own[0] for own in groups]
-    return {name: _number(table, firsts) for name, table in tables.items()}
+    return {name: _number(table, firsts) for name, table in tables.items() if len(table) == len(groups)}
 
 
 def _attack(runs: Runs, results: Sequence[AttackResult], hidden: set[str]) -> AttackRow:
     values = [runs.values(result) for result in results]
-    names = [name for name in results[0].metrics if name not in hidden]
+    names = [n for n in results[0].metrics if n not in hidden and all(own[n].isfinite().all() for own in values)]
     worst = {
         name: (max if results[0].directions[name] == "high" else min)(r.metrics[name].worst for r in results)
         for name in names
@@ -165,10 +166,16 @@ def _unusual(runs: Runs) -> Iterable[str]:
                 methods[method.label] = method
     yield from dict.fromkeys(name for name, method in methods.items() if method.unusual)
     for variant, run in runs.runs.items():
-        changed = unusual(run.plan.scene.config.training)
-        if changed:
-            settings = ", ".join(f"{name} {describe(value)}" for name, value in changed.items())
-            yield f"training{f' ({variant})' if variant else ''}: {settings}"
+        config = run.plan.scene.config
+        changed = {"training": describe(unusual(config.training))}
+        changed |= config.model_dump(mode="json", exclude_defaults=True, include=_OF_THE_AUDIT)
+        for name, settings in changed.items():
+            if settings:
+                yield f"{name}{f' ({variant})' if variant else ''}: {json.dumps(settings, ensure_ascii=False)}"
+
+
+#: Parts of a configuration that are no methods.
+_OF_THE_AUDIT = {"resize", "splits", "threat", "pretraining", "evaluator"}
 
 
 def setup(runs: Runs) -> tuple[str, ...]:
