@@ -46,6 +46,10 @@ def too_few_pictures(run: Run) -> set[str]:
     return found
 
 
+#: The variant of rows that stand for several, on data drawn anew.
+REPEATED = "draws"
+
+
 def rows_of(runs: Runs, repeats: str = "") -> tuple[Row, ...]:
     """All rows in the order of the configuration; a target of two variants is listed once.
 
@@ -54,7 +58,7 @@ def rows_of(runs: Runs, repeats: str = "") -> tuple[Row, ...]:
     groups: dict[str, tuple[str, dict[str, TargetRecord]]] = {}
     seen: set[str] = set()
     for variant, run in runs.runs.items():
-        name = repeats if repeats and fnmatchcase(variant, repeats) else variant
+        name = REPEATED if repeats and fnmatchcase(variant, repeats) else variant
         for target in run.targets.values():
             same = str((name, target.model.settings, target.defense.settings, target.cut))
             if target.key not in seen:
@@ -132,7 +136,7 @@ def origin(runs: Runs) -> Origin:
         created=first.created,
         versions=first.versions,
         data=first.data.name,
-        seeds=tuple(dict.fromkeys(seed for run in runs.runs.values() for seed in run.plan.seeds)),
+        seeds=_seeds(runs),
         victims=max(report.data.victims for report in reports.values()),
         cpu_hours=round(sum(result.diagnostics.cpu_seconds for result in results.values()) / 3600, 3),
         training_hours=round(_training_seconds(runs) / 3600, 3),
@@ -149,6 +153,11 @@ def origin(runs: Runs) -> Origin:
         ),
         unusual=tuple(_unusual(runs)),
     )
+
+
+def _seeds(runs: Runs) -> tuple[int, ...]:
+    """The seeds of all variants."""
+    return tuple(dict.fromkeys(seed for run in runs.runs.values() for seed in run.plan.seeds))
 
 
 def _training_seconds(runs: Runs) -> float:
@@ -193,6 +202,6 @@ def setup(runs: Runs) -> tuple[str, ...]:
         f"**Networks** {', '.join(list(networks)[:4])}{' and more' if len(networks) > 4 else ''}; epochs "
         f"{', '.join(map(str, sorted(used)))}.",
         f"**Attacks** {', '.join(f'`{kind}`' for kind in kinds)}, handed: {run.report.threat.label}.",
-        f"**Size** {len(scene.first_victims)} victims, seeds {', '.join(map(str, run.plan.seeds))}; every "
+        f"**Size** {len(scene.first_victims)} victims, seeds {', '.join(map(str, _seeds(runs)))}; every "
         f"interval is over seeds and victims.",
     )
