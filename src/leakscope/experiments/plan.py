@@ -243,7 +243,7 @@ def _adaptive(attacks: Sequence[Attack], defenses: Sequence[Defense], threat: Th
         for defense in defenses
         for part in members(defense)
         for name in part.adaptive
-        if name not in present and ATTACKS[name].needs <= threat.access and ATTACKS[name].goal in goals
+        if name not in present and ATTACKS[name].needs <= threat.reach and ATTACKS[name].goal in goals
     ]
     return list(dict.fromkeys(extra)) if threat.knows_defense else []
 
