@@ -51,6 +51,8 @@ class Defense:
     owns_backward: ClassVar[bool] = False
     #: Keeps weights as they were before private training: the network must have learned something by then.
     keeps_first_weights: ClassVar[bool] = False
+    #: Promises nothing about private pictures that the network learned from before it acted.
+    from_scratch: ClassVar[bool] = False
 
     def augment(self, data: ImageSet, rng: torch.Generator) -> ImageSet:
         """The training data (GAN samples added, …)."""

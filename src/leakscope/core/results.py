@@ -115,6 +115,8 @@ class ThreatRecord:
     knows_defense: bool
     queries: int | None
     label: str
+    public: str = "own"  # whose pictures the attacker has: its own, the private ones, or both
+    shared_classes: bool = False  # a class attack whose attacker has other pictures of the attacked classes
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,13 @@ class TargetRecord:
     has_use: bool  # weights were given or trained, so that accuracy means something
     identity: Plain  # the specification it was made from
     notes: Plain = field(default_factory=dict)  # what the defence says about the training
+    unit_separability: Spread | None = None  # of features scaled to length 1, which a change of scale cannot move
+    stop: int | None = None  # the epoch of its run whose weights it has; None: the last
 
     @property
     def name(self) -> str:
-        return f"{self.model.label} ({self.defense.label}) at {self.cut}"
+        after = "" if self.stop is None else f" after epoch {self.stop}"
+        return f"{self.model.label} ({self.defense.label}) at {self.cut}{after}"
 
 
 @dataclass(frozen=True)
@@ -221,6 +226,7 @@ class AttackResult:
     label_floor: float | None = None  # leak of the class mean of the label that the head reads; None: no such floor
     observed_accuracy: float | None = None  # of the head on the very features that were observed
     exposed: int = 0  # victims whose own leak passes 0.9
+    victims_from: str = "heldout"  # see DataRecord
     command: str | None = None  # what repeats it, but for cut, defence, attack and seed
     by: str | None = None  # who attacked, for an outside attack
     controls: tuple[ControlResult, ...] = ()
@@ -372,6 +378,7 @@ class DataRecord:
     heldout: PartRecord
     public: PartRecord
     victims: int
+    victims_from: str = "heldout"  # or private, or both: half (rounded down) private, then held out
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ class DpSgd(Defense):
 
     adaptive: ClassVar[tuple[str, ...]] = ("auto",)
     owns_backward: ClassVar[bool] = True
+    from_scratch: ClassVar[bool] = True
 
     noise: float = 1.1
     clip: float = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -54,8 +54,10 @@ class Goal(ABC):
     control_words: ClassVar[Mapping[Control, str]]
 
     @abstractmethod
-    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
-        """Whom to attack; drawn anew for every seed."""
+    def victims(
+        self, splits: Splits, count: int, seed: int, source: Literal["heldout", "private", "both"] = "heldout"
+    ) -> ImageSet:
+        """Whom to attack, drawn anew for every seed; of `both`, half (rounded down) are private, and come first."""
 
     def require(self, attacks: Sequence[Attack], config: AuditConfig, splits: Splits) -> None:
         """Refuse attacks that cannot mean anything here, before anything is trained."""

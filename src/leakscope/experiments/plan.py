@@ -53,10 +53,10 @@ class Plan:
 
     @property
     def targets(self) -> list[TargetSpec]:
-        """Every target: seed by seed, cut by cut, defence by defence."""
+        """Every target: seed by seed, cut by cut, defence by defence, stop by stop."""
         return [
-            self.scene.spec(cut, defense, seed)
-            for seed in self.seeds for cut in self.cuts for defense in self.defenses
+            self.scene.spec(cut, defense, seed, stop)
+            for seed in self.seeds for cut in self.cuts for defense in self.defenses for stop in self.config.stops
         ]  # fmt: skip
 
     def attacks_on(self, target: TargetSpec) -> list[Attack]:
@@ -179,6 +179,16 @@ class _Asked:
                 for part in parts
                 if part.keeps_first_weights
             ][:1]
+        if config.training.start is not None:
+            self.problems += [
+                f"{part.kind_name} protects only what it was trained with from the first step, and training.start "
+                "trains on the private pictures before it acts; leave start out"
+                for part in parts
+                if part.keeps_first_weights or part.from_scratch
+            ]
+        unknown = [stop for stop in config.stops if stop is not None and stop not in config.training.keep]
+        if unknown or len(set(config.stops)) < len(config.stops):
+            self.problems.append(f"stops names epochs of training.keep ({list(config.training.keep)}), each once")
         if config.weights is not None and not config.weights.exists():
             self.problems.append(f"no weights at {config.weights}; give a safetensors file")
 
