@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from leakscope.attacks._affine import Affine, fit_affine
-from leakscope.attacks.analytic_sparse import AnalyticSparse
+from leakscope.attacks.analytic_sparse import AnalyticSparse, _fit_pictures, _statistics, _trust
 from leakscope.attacks.search import Search
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
 from leakscope.core.defense import Defense
 from leakscope.core.model import SplitModel
 from leakscope.core.threat import ThreatModel, View, grant
+from leakscope.defenses.gaussian import Gaussian
 from leakscope.sparse import Implicit, SparseCoding
 from leakscope.testing import AttackContract
 from leakscope.testing.synthetic import CLASSES, CPU, SHAPE, image_set, smooth_images
@@ -83,6 +86,60 @@ def test_rows_mixed_by_a_wide_linear_layer_are_unmixed() -> None:
 def test_more_sparsity_is_read_less_well() -> None:
     leaks = [leak(AnalyticSparse(), split_of(coder(1, 8, penalty), cut="0")) for penalty in (0.02, 0.5, 1.5)]
     assert leaks == sorted(leaks, reverse=True)
+
+
+def squeezed_view(split: SplitModel, contrast: float, public: Tensor) -> tuple[View, Tensor]:
+    """Public pictures and victims of little contrast: an estimate that runs off costs many times their variance."""
+    pictures = replace(image_set(len(public), "public"), images=0.5 + contrast * (public - 0.5))
+    rng = seeds.generator(0, "oracle")
+    view = grant(split, ThreatModel(), pictures, rng, classes=CLASSES, device=CPU)
+    return view, 0.5 + contrast * (smooth_images(32, "victims") - 0.5)
+
+
+@pytest.mark.parametrize("penalty", [2.8, 3.0, 3.5])
+@pytest.mark.parametrize("contrast", [1.0, 0.1])
+def test_nearly_empty_codes_do_not_explode(penalty: float, contrast: float) -> None:
+    """Some pictures keep one code or none. Slopes fitted to each of them gave leaks of −0.5 and −55 here."""
+    split = split_of(coder(1, 8, penalty), cut="0")
+    view, truth = squeezed_view(split, contrast, smooth_images(80, "public"))
+    attack = AnalyticSparse()
+    prepared = attack.prepare(view, seeds.generator(0, "prepare"))
+    guess = attack.reconstruct(view, prepared, Observed(split.encode(truth)), seeds.generator(0, "reconstruct")).images
+    blank = (truth - view.public.images.mean(0)).square().mean()
+    assert (guess - truth).square().mean() < blank
+
+
+def test_features_that_say_nothing_give_the_mean_picture_at_worst() -> None:
+    """Released noise alone, by the thousand: with more numbers than pictures the first map fits anything."""
+    split = split_of(coder(1, 8, 0.05), normed(8), coder(8, 16, 0.05), cut="2", defense=Gaussian(1e4))
+    view, _ = squeezed_view(split, 1.0, smooth_images(60, "public"))
+    details = AnalyticSparse(strengths=(1e-6,)).prepare(view, seeds.generator(0, "prepare")).diagnostics.details
+    assert details["heldout_mse"] <= details["heldout_mse_of_the_mean"] * (1 + 1e-6)
+
+
+def test_held_out_pictures_are_never_rebuilt_worse_than_by_their_mean() -> None:
+    """Whatever a chain estimates: γ = 0 is the mean picture, and γ is chosen on the pictures it is judged by."""
+    rng = seeds.generator(0, "trust")
+    truth = torch.randn(9, 5, generator=rng)
+    for estimate in (truth, -truth, 1e6 * torch.randn(9, 5, generator=rng), truth * 3, torch.full((9, 5), torch.inf)):
+        gamma = _trust(estimate, truth)
+        errors = [(g * estimate.nan_to_num(posinf=0) - truth).square().sum() for g in torch.linspace(0, 1, 1001)]
+        assert (gamma * estimate.nan_to_num(posinf=0) - truth).square().sum() <= min(errors) + 1e-4
+    assert _trust(torch.full((9, 5), torch.inf), truth) == 0
+
+
+def test_the_scale_of_pictures_is_the_least_squares_one() -> None:
+    """Against the whole design written out: every pixel a row, every (statistic, slope or shift) a column."""
+    rng = seeds.generator(0, "scale")
+    x, truth = torch.randn(10, 1, 4, 4, generator=rng), torch.rand(10, 1, 4, 4, generator=rng)
+    tensors: dict[str, Tensor] = {}
+    _fit_pictures(x, truth, tensors, held=2)
+    known = _statistics(x[2:]).double()
+    pixels = torch.stack((x[2:].flatten(1), torch.ones(8, 16)), 2).double()  # N×D×2
+    rows = (known[:, None, :, None] * pixels[:, :, None, :]).reshape(8 * 16, 14)
+    expected = torch.linalg.lstsq(rows, truth[2:].reshape(-1, 1).double()).solution.view(7, 2)
+    fitted, best = rows @ tensors["scale"].double().view(14, 1), rows @ expected.view(14, 1)
+    torch.testing.assert_close(fitted, best, rtol=1e-3, atol=1e-3)
 
 
 def test_it_suits_only_networks_with_a_sparse_layer_before_the_cut() -> None:

@@ -20,6 +20,8 @@ from leakscope.attacks._selection import Pool, draw_pool, top_of_each_class
 from leakscope.attacks._students import Student, distilled
 from leakscope.attacks._views import Views
 from leakscope.attacks._white_box import WhiteBox
+from leakscope.attacks.lomma_gmi import LommaGmi
+from leakscope.attacks.lomma_kedmi import LommaKedmi
 from leakscope.attacks.mirror import ramped
 from leakscope.core import seeds
 from leakscope.core.model import SplitModel
@@ -144,12 +146,29 @@ def test_a_student_learns_to_answer_as_the_target_does() -> None:
     answers = 20 * torch.stack([images[:, 0, :8].mean((1, 2)), images[:, 0, 8:].mean((1, 2))], 1)
     with seeds.ambient(0, "student"):
         student = Student((1, 16, 16), 2, 4)
-    taught, curve = distilled(student, images, answers, 12, seed=0)
+    taught, curve = distilled(student, images, answers, epochs=12, rate=0.05, seed=0)
     fresh = smooth_images(100, "fresh")
     truth = 20 * torch.stack([fresh[:, 0, :8].mean((1, 2)), fresh[:, 0, 8:].mean((1, 2))], 1)
     agree = (taught(fresh).argmax(1) == truth.argmax(1)).float().mean()
     assert curve[-1] < 0.5 * curve[0]
     assert agree > 0.85
+
+
+def test_a_step_of_distillation_is_the_published_one() -> None:
+    """The first step of SGD: p − 0.01·(∂KL/∂p + 1e-4·p); the default of both attacks is that rate."""
+    images, answers = smooth_images(8, "step"), torch.randn(8, 3, generator=seeds.generator(0, "answers"))
+    with seeds.ambient(0, "student"):
+        student = Student((1, 16, 16), 3, 4)
+    before = {name: p.detach().clone() for name, p in student.named_parameters()}
+    p, log_q = answers.softmax(1), student(images).log_softmax(1)
+    loss = (p * (p.log() - log_q)).sum() / 8
+    gradients = dict(zip(before, torch.autograd.grad(loss, list(student.parameters())), strict=True))
+    rate = LommaGmi().student_rate
+    assert rate == LommaKedmi().student_rate == 0.01
+    taught, _ = distilled(student, images, answers, epochs=1, rate=rate, seed=0)
+    for name, value in taught.named_parameters():
+        expected = before[name] - 0.01 * (gradients[name] + 1e-4 * before[name])
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(1, 16, 16), (3, 28, 28), (1, 4, 4), (3, 33, 20), (1, 2, 3)])

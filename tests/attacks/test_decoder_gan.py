@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from leakscope.attacks._expectation import learn_release
 from leakscope.attacks.decoder import TrainedDecoder
 from leakscope.attacks.decoder_gan import DecoderGAN, Discriminator, _Contest
-from leakscope.experiments import stand_ins as controls
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
 from leakscope.core.defense import Defense
 from leakscope.core.threat import ThreatModel, grant
+from leakscope.experiments import stand_ins as controls
 from leakscope.testing import AttackContract
 from leakscope.testing.synthetic import CPU, SHAPE, small_split, smooth_images
 

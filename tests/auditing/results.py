@@ -7,6 +7,8 @@ from typing import Any
 from leakscope.core.results import (
     AttackResult,
     Diagnostics,
+    ExposedShare,
+    GroupReport,
     Method,
     Spread,
     Summary,
@@ -15,6 +17,7 @@ from leakscope.core.results import (
     ThreatRecord,
     Traits,
 )
+from leakscope.stats.exposure import share_bound
 
 THREAT = ThreatRecord(("features",), True, True, None, "all")
 
@@ -56,4 +59,10 @@ def result(
 
 def report(mean: float, high: float, defense: str = "gaussian", mse: float = 0.1) -> TargetReport:
     worst = {"leak": summary(mean, 2 * mean - high, high), "mse": summary(mse, mse - 0.01, mse + 0.01)}
-    return TargetReport(target(defense=defense), None, worst)
+    return TargetReport(target(key=defense, defense=defense), None, worst)
+
+
+def group(own: TargetReport, exposed: int = 0, victims: int = 64) -> GroupReport:
+    record = own.record
+    share = ExposedShare(exposed, victims, share_bound(exposed, victims))
+    return GroupReport(record.name, (record.key,), record.undefended, own.worst_case["leak"], share)

@@ -8,7 +8,7 @@ from leakscope.auditing.flags import collapsed, still_improving, with_flags
 from leakscope.core.results import AttackResult, ControlResult, Diagnostics
 from leakscope.core.words import FLAGS, Control, FlagId
 
-from .results import result, target
+from .results import result, summary, target
 
 
 def raised(*results: AttackResult, random_release: bool = False) -> dict[str, set[FlagId]]:
@@ -56,14 +56,48 @@ def test_results_accuse_each_other() -> None:
     ridge, decoder = result("r", "ridge", 0.8), result("d", "decoder", 0.3)
     assert raised(ridge, decoder, result("s", "search", 0.9, white_box=True)) == {"d": {FlagId.LINEAR_BEATS_STRONG}}
     weak = raised(ridge, decoder, result("s", "search", 0.1, white_box=True))
-    assert weak["s"] == {FlagId.LINEAR_BEATS_STRONG, FlagId.BLACK_BOX_WINS}
+    assert weak["s"] == {FlagId.LINEAR_BEATS_STRONG, FlagId.BLACK_BOX_WINS, FlagId.LINEAR_BEATS_ALL}
+
+
+def test_a_linear_attack_that_beats_every_trained_one_blocks() -> None:
+    found = raised(result("r", "ridge", 0.8), result("d", "decoder", 0.3))
+    assert FlagId.LINEAR_BEATS_ALL in found["r"]
+    assert FLAGS[FlagId.LINEAR_BEATS_ALL].severity == "blocks"
+    assert raised(result("r", "ridge", 0.8), result("d", "decoder", 0.79)) == {}
+    assert raised(result("r", "ridge", 0.8)) == {}  # nothing to compare it with
+
+
+def test_attackers_below_what_the_label_tells_are_blind() -> None:
+    told = replace(result("d", "decoder", -0.2), label_floor=-0.01)
+    assert raised(told) == {"d": {FlagId.BLIND}}
+    assert raised(told, result("a", "auto", -0.01)) == {}
+    assert FLAGS[FlagId.BLIND].severity == "blocks"
+
+
+def test_what_was_observed_must_do_the_work() -> None:
+    """Accuracy 0.9 in the books, 0.5 on the very features that were attacked."""
+    seen = replace(result("d", "decoder", 0.0), observed_accuracy=0.5, metrics={"leak": summary(0.0, n=64)})
+    assert raised(seen) == {"d": {FlagId.RELEASE_DIFFERS}}
+    assert raised(replace(seen, observed_accuracy=0.85)) == {}
+    few = replace(seen, observed_accuracy=0.6, metrics={"leak": summary(0.0, n=4)})
+    assert raised(few) == {}  # four victims prove nothing
+
+
+def test_a_low_mean_hides_no_exposed_victim() -> None:
+    assert raised(replace(result("d", "decoder", 0.2), exposed=1)) == {"d": {FlagId.VICTIMS_EXPOSED}}
+    assert raised(replace(result("d", "decoder", 0.9), exposed=5)) == {}
+
+
+def test_a_release_that_looks_at_the_batch_is_told() -> None:
+    (flagged,) = with_flags(target(batch_dependent=True), [result("d", "decoder", 0.0)])
+    assert {flag.id for flag in flagged.flags} == {FlagId.BATCH_DEPENDENT}
 
 
 def test_the_kind_of_an_attack_is_what_it_is_and_not_how_it_is_called() -> None:
     """A label that looks like ridge's is only a label."""
     ridge = result("r", "ridge", 0.8)
     disguised = replace(result("d", "decoder", 0.3), attack=replace(ridge.attack, label="ridge:strengths=[1]"))
-    assert raised(ridge, disguised) == {"d": {FlagId.LINEAR_BEATS_STRONG}}
+    assert FlagId.LINEAR_BEATS_STRONG in raised(ridge, disguised)["d"]
 
 
 def test_a_steep_end_is_not_convergence() -> None:

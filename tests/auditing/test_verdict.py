@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from leakscope.auditing.verdict import Gate, evidence, judge
+from leakscope.auditing import verdict
+from leakscope.auditing.verdict import Gate, Judgement, evidence
 from leakscope.core.errors import UsageError
-from leakscope.core.results import Direction, Flag
+from leakscope.core.results import Direction, EvidenceReport, Flag, TargetReport
 from leakscope.core.words import FlagId
 
-from .results import report
+from .results import group, report
 
-DIRECTIONS: dict[str, Direction] = {"leak": "high", "ssim": "high", "mse": "low"}
+DIRECTIONS: dict[str, Direction] = {"leak": "high", "ssim": "high", "mse": "low", "exposed": "high"}
 FOUND = "{share} of {target}{twin}"
 NOTHING = evidence({})
+
+
+def judge(
+    targets: Sequence[TargetReport], flags: Sequence[Flag], reached: EvidenceReport, gate: Gate | None, exposed: int = 0
+) -> Judgement:
+    return verdict.judge(targets, [group(own, exposed) for own in targets], flags, reached, gate, FOUND)
 
 
 def test_a_gate_reads_metric_limit_and_level() -> None:
@@ -30,41 +39,58 @@ def test_a_gate_that_cannot_mean_anything_is_refused(text: str, message: str) ->
         Gate.parse(text, DIRECTIONS)
 
 
-def test_a_gate_judges_the_pessimistic_end_of_the_interval() -> None:
+def test_a_limit_broken_by_the_mean_fails_and_one_reached_by_its_interval_alone_cannot_tell() -> None:
     gate = Gate.parse("leak<=0.2", DIRECTIONS)
-    assert judge([report(0.15, 0.19)], [], NOTHING, gate, FOUND).verdict == "pass"
-    assert judge([report(0.15, 0.25)], [], NOTHING, gate, FOUND).verdict == "fail"
-    assert (
-        judge([report(0.1, 0.1, mse=0.1)], [], NOTHING, Gate.parse("mse>=0.095", DIRECTIONS), FOUND).verdict == "fail"
-    )
+    assert judge([report(0.15, 0.19)], [], NOTHING, gate).verdict == "pass"
+    assert judge([report(0.25, 0.35)], [], NOTHING, gate).verdict == "fail"
+    undecided = judge([report(0.15, 0.25)], [], NOTHING, gate)
+    assert undecided.verdict == "inconclusive"
+    # The end is twice as far from the mean as the limit is: four times the eight victims.
+    assert undecided.gate is not None
+    assert undecided.gate.victims_needed == 32
+    assert "32 victims" in undecided.sentence
+    mse = Gate.parse("mse>=0.095", DIRECTIONS)
+    assert judge([report(0.1, 0.1, mse=0.1)], [], NOTHING, mse).verdict == "inconclusive"
+    assert judge([report(0.1, 0.1, mse=0.09)], [], NOTHING, mse).verdict == "fail"
+
+
+def test_the_exposed_share_can_be_limited() -> None:
+    """None of 64 exposed bounds the share below 4.6 %, one of 64 does not (Clopper and Pearson)."""
+    gate = Gate.parse("exposed<=0.05", DIRECTIONS)
+    assert judge([report(0.0, 0.01)], [], NOTHING, gate).verdict == "pass"
+    assert judge([report(0.0, 0.01)], [], NOTHING, gate, exposed=1).verdict == "inconclusive"
+    assert judge([report(0.0, 0.01)], [], NOTHING, gate, exposed=8).verdict == "fail"
+    strict = judge([report(0.0, 0.01)], [], NOTHING, Gate.parse("exposed<=0.01", DIRECTIONS))
+    assert strict.gate is not None
+    assert strict.gate.victims_needed == 299  # 0.99**299 < 0.05
 
 
 def test_undefended_twins_are_compared_with_but_not_judged() -> None:
     gate = Gate.parse("leak<=0.2", DIRECTIONS)
-    assert judge([report(0.9, 0.95, "none"), report(0.1, 0.15)], [], NOTHING, gate, FOUND).verdict == "pass"
-    assert judge([report(0.9, 0.95, "none")], [], NOTHING, gate, FOUND).verdict == "fail"
+    assert judge([report(0.9, 0.95, "none"), report(0.1, 0.15)], [], NOTHING, gate).verdict == "pass"
+    assert judge([report(0.9, 0.95, "none")], [], NOTHING, gate).verdict == "fail"
 
 
 def test_a_blocking_flag_turns_pass_into_inconclusive_and_leaves_fail_alone() -> None:
     gate = Gate.parse("leak<=0.2", DIRECTIONS)
     flags = [Flag(FlagId.NOT_CONVERGED, "decoder")]
-    assert judge([report(0.1, 0.15)], flags, NOTHING, gate, FOUND).verdict.exit_code == 4
-    assert judge([report(0.5, 0.6)], flags, NOTHING, gate, FOUND).verdict.exit_code == 1
+    assert judge([report(0.1, 0.15)], flags, NOTHING, gate).verdict.exit_code == 4
+    assert judge([report(0.5, 0.6)], flags, NOTHING, gate).verdict.exit_code == 1
     warned = [Flag(FlagId.LINEAR_BEATS_STRONG, "decoder")]
-    assert judge([report(0.1, 0.15)], warned, NOTHING, gate, FOUND).verdict.exit_code == 0
+    assert judge([report(0.1, 0.15)], warned, NOTHING, gate).verdict.exit_code == 0
 
 
 def test_a_failed_control_is_inconclusive_even_without_a_gate() -> None:
     flags = [Flag(FlagId.CONTROL_FAILED, "decoder")]
-    assert judge([report(0.1, 0.15)], flags, NOTHING, None, FOUND).verdict == "inconclusive"
-    assert judge([report(0.1, 0.15)], [], NOTHING, None, FOUND).verdict == "measured"
+    assert judge([report(0.1, 0.15)], flags, NOTHING, None).verdict == "inconclusive"
+    assert judge([report(0.1, 0.15)], [], NOTHING, None).verdict == "measured"
 
 
 def test_a_level_must_be_reached_for_a_pass() -> None:
     gate = Gate.parse("leak<=0.2 at E1", DIRECTIONS)
     reached = evidence({"E0": [("one attack", True)], "E1": [("three seeds", True)]})
-    assert judge([report(0.1, 0.15)], [], reached, gate, FOUND).verdict == "pass"
-    assert judge([report(0.1, 0.15)], [], NOTHING, gate, FOUND).verdict == "inconclusive"
+    assert judge([report(0.1, 0.15)], [], reached, gate).verdict == "pass"
+    assert judge([report(0.1, 0.15)], [], NOTHING, gate).verdict == "inconclusive"
 
 
 def test_a_level_stands_on_those_below_it() -> None:

@@ -108,6 +108,11 @@ def test_pinned_values_of_the_specification() -> None:
     x, z, y = doubly_centred(x), doubly_centred(z), doubly_centred(y)
     assert constrained_covariance(z, x, "frobenius").item() == pytest.approx(0.0051016, abs=1e-7)
     assert constrained_covariance(z, y, "frobenius").item() == pytest.approx(0.058466, abs=1e-6)
+    # The published weights (5, 50) belong to this norm, which is the default.
+    coco = BidoCoco()
+    assert (coco.input_weight, coco.label_weight) == (5, 50)
+    assert coco.dependence(z, x).item() == pytest.approx(0.0051016, abs=1e-7)
+    assert BidoCoco(norm="spectral").dependence(z, y).item() < coco.dependence(z, y).item()
 
 
 def _step(split: SplitModel, defense: BidoHsic | BidoCoco, aux: nn.Module) -> Step:
@@ -185,7 +190,7 @@ def test_the_layers_of_common_networks() -> None:
         chosen_layers(convnet, x, ("features.99",))
 
 
-@pytest.mark.parametrize("measure", [BidoHsic(), BidoCoco(), BidoCoco(norm="frobenius")], ids=repr)
+@pytest.mark.parametrize("measure", [BidoHsic(), BidoCoco(), BidoCoco(norm="spectral")], ids=repr)
 def test_constant_features_give_finite_gradients(measure: BidoHsic | BidoCoco) -> None:
     z = torch.full((6, 4), 0.3, requires_grad=True)
     y = measure.prepared(label_kernel(torch.arange(6) % 2, 2))

@@ -22,7 +22,7 @@ from leakscope.defenses.cem_slot import CEMSlot, Rewriting, Slots
 from leakscope.defenses.gaussian import Gaussian
 from leakscope.testing import DefenseContract
 
-SMALL = SlotSettings(slots=2, rounds=2)
+SMALL = SlotSettings(slots=2, rounds=2, silent_calls=0)
 
 
 class TestGated(DefenseContract):
@@ -120,6 +120,33 @@ def test_the_published_gates_lower_the_penalty_of_frozen_features() -> None:
 def test_the_published_slots_lower_the_penalty_of_frozen_features() -> None:
     values, _ = _trained_alone(CEMSlot(16, form="published", settings=SMALL), 60, 0.05)
     assert values[-1] < 0.5 * values[0]
+
+
+def test_the_published_slots_keep_silent_at_first_and_where_gates_are_open_wide() -> None:
+    z, y = _frozen()
+    silent = CEMSlot(16, form="published", settings=SlotSettings(slots=2, rounds=2, silent_calls=3))
+    spoken = CEMSlot(16, form="published", settings=SMALL)
+    aux, other = _aux(silent, z.shape[1]), _aux(spoken, z.shape[1])
+    features = z.clone().requires_grad_()
+    values = []
+    for _ in range(5):
+        penalty = silent.penalty(_step(features, y, aux))
+        assert penalty is not None
+        assert penalty.requires_grad  # the graph stays connected
+        values.append(penalty.item())
+        if len(values) == 3:
+            assert not torch.autograd.grad(penalty, features)[0].any()
+    assert values[:3] == [0, 0, 0]
+    expected = spoken.penalty(_step(z, y, other))
+    assert expected is not None
+    assert values[3:] == pytest.approx([expected.item()] * 2)  # then it is what it would have been from the start
+    assert isinstance(aux, Slots)
+    assert aux.watch.notes()["penalty"]["first"] > 0
+
+    wide = CEMSlot(16, form="published", settings=SlotSettings(slots=2, rounds=2, silent_calls=0, widest_gate=0.01))
+    penalty = wide.penalty(_step(z, y, _aux(wide, z.shape[1])))
+    assert penalty is not None
+    assert penalty.item() == 0  # sigmoids of untrained gates are near ½, far above 0.01
 
 
 @pytest.mark.parametrize("form", ["adversarial", "detached"])
@@ -235,6 +262,8 @@ def test_warmup_has_no_penalty() -> None:
         lambda: CEMSlot(-1),
         lambda: CEMSlot(schedule="cosine"),  # type: ignore[arg-type]
         lambda: SlotSettings(slots=0),
+        lambda: SlotSettings(silent_calls=-1),
+        lambda: SlotSettings(widest_gate=0),
         lambda: CEMFused(-1),
         lambda: CEMFused(coupling="serial"),  # type: ignore[arg-type]
     ],

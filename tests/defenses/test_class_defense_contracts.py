@@ -47,7 +47,7 @@ class TestBidoHsic(DefenseContract):
 
 
 class TestBidoCoco(DefenseContract):
-    @pytest.fixture(params=[BidoCoco(), BidoCoco(norm="frobenius")], ids=repr)
+    @pytest.fixture(params=[BidoCoco(), BidoCoco(norm="spectral")], ids=repr)
     def defense(self, request: pytest.FixtureRequest) -> Defense:
         made: Defense = request.param
         return made

@@ -21,7 +21,7 @@ ACTIVE = [
     "cem-logdet",
     "cem-gated:warmup=1,form=published",
     "cem-gated:warmup=1",
-    "cem-slot:warmup=1,form=published,settings={slots: 2}",
+    "cem-slot:warmup=1,form=published,settings={slots: 2, silent_calls: 0}",
     "cem-slot:warmup=1,settings={slots: 2}",
     "cem-fused:warmup=1,settings={slots: 2}",
     "adversarial:threshold=0,width=8,blocks=1",

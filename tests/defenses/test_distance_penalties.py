@@ -18,8 +18,8 @@ from leakscope.data.gaussians import Gaussians
 from leakscope.defenses.mixcon import MixCon, mixcon
 from leakscope.defenses.nopeek import NoPeek, distance_correlation
 from leakscope.defenses.unicon import UniCon, unicon
-from leakscope.models.mlp import MLP
 from leakscope.experiments.training import Training, train
+from leakscope.models.mlp import MLP
 from leakscope.testing import DefenseContract
 
 

@@ -16,8 +16,8 @@ from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.defenses import dp_sgd
 from leakscope.defenses.dp_sgd import DpSgd
-from leakscope.models.convnet import ConvNet
 from leakscope.experiments.training import Training, train
+from leakscope.models.convnet import ConvNet
 from leakscope.testing.synthetic import CPU, image_set, small_split
 
 pytest.importorskip("opacus")

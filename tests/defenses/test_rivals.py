@@ -21,7 +21,8 @@ from leakscope.defenses.adversarial import Adversarial, InnerAttacker
 from leakscope.defenses.cem_logdet import CEMLogDet
 from leakscope.defenses.gaussian import Gaussian
 from leakscope.defenses.patrol import Patrol, Pruning
-from leakscope.defenses.tied_sparse import TiedSparse, TiedSparseLayer
+from leakscope.defenses.tied_sparse import TiedSparse, TiedSparseLayer, last_activation
+from leakscope.models.vgg11_sgm import VGG11SGM
 from leakscope.nn.ssim import ssim
 from leakscope.testing import DefenseContract
 
@@ -100,6 +101,34 @@ class TestTiedSparse(DefenseContract):
     @pytest.fixture(params=[None, 40])
     def defense(self, request: pytest.FixtureRequest) -> Defense:
         return TiedSparse(atoms=request.param)
+
+    @pytest.mark.parametrize("place", ["before-activation", "after"])
+    def test_it_stands_before_the_sigmoid_of_the_bottleneck_as_published(self, place: str) -> None:
+        """512 features of CIFAR-10 at the published cut; a dictionary of 512×512, and values in (0, 1)."""
+        x = torch.rand(3, 3, 32, 32, generator=seeds.generator(0, "x"))
+        with seeds.ambient(0, "vgg"):
+            split = SplitModel(VGG11SGM(width=0.1).build((3, 32, 32), 10), "client").eval()
+            rebuilt = TiedSparse(place=place).rebuild(split, x[:2]).eval()  # type: ignore[arg-type]
+        dictionary = next(p for name, p in rebuilt.named_parameters() if "dictionary" in name).detach()
+        assert dictionary.shape == (512, 512)
+        with torch.no_grad():
+            narrow = split.model.get_submodule("client.narrow")(split.model.get_submodule("client.body")(x)).flatten(1)
+            if place == "after":
+                assert rebuilt.cut == "client.code"
+                expected = _slow_code(narrow.sigmoid(), dictionary, 0.01)
+            else:
+                assert rebuilt.cut == "client"
+                expected = _slow_code(narrow, dictionary, 0.01).sigmoid()
+            released = rebuilt.encode(x).flatten(1)
+        torch.testing.assert_close(released, expected, rtol=1e-3, atol=1e-4)
+        inside = (released > 0) & (released < 1)
+        assert inside.all() == (place == "before-activation")
+
+    def test_an_activation_is_found_at_the_end_of_the_cut_layer(self) -> None:
+        model = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sequential(nn.BatchNorm2d(2), nn.Tanh())), nn.ReLU())
+        assert last_activation(model, "0") == "0.1.1"
+        assert last_activation(model, "1") == "1"
+        assert last_activation(model, "0.0") is None
 
     def test_stacks_with_cem_and_noise(self) -> None:
         stack = Stack((TiedSparse(), Gaussian(0.025), CEMLogDet()))
@@ -265,6 +294,7 @@ def test_constant_features_give_finite_gradients(constant: float) -> None:
         lambda: Adversarial(loss="l1"),  # type: ignore[arg-type]
         lambda: TiedSparse(-1),
         lambda: TiedSparse(atoms=0),
+        lambda: TiedSparse(place="within"),  # type: ignore[arg-type]
         lambda: Patrol(1.0),
         lambda: Patrol(at=1.0),
         lambda: Patrol(above=0),

@@ -17,8 +17,8 @@ from leakscope.defenses._sparse_layers import Memory, PlacedCoding, placed
 from leakscope.defenses.sca import Sca
 from leakscope.defenses.sca_conv import ScaConv
 from leakscope.defenses.sparse_standard import SparseStandard
-from leakscope.models.sca_net import ScaConvNet, ScaNet
 from leakscope.experiments.training import Training, train
+from leakscope.models.sca_net import ScaConvNet, ScaNet
 from leakscope.sparse import Diverged, solve
 from leakscope.testing import DefenseContract
 from leakscope.testing.synthetic import image_set
@@ -93,13 +93,15 @@ def test_the_first_dictionary_is_fixed_and_the_second_learns_to_rebuild() -> Non
 
 
 def test_no_update_leaves_every_dictionary_alone() -> None:
-    split, data = built(Sca(update=0.0))
+    split, data = built(Sca(update=0.0, backprop=False))
     before = [layer.dictionary.clone() for layer in placed(split).values()]
     split, _, _ = train(split, data, Training(epochs=1, batch=16), seed=0, device=CPU)
     assert all(torch.equal(a, layer.dictionary) for a, layer in zip(before, placed(split).values(), strict=True))
 
 
-def test_gradients_train_the_second_dictionary_and_the_norm_before_it_only_when_asked() -> None:
+def test_gradients_train_the_second_dictionary_and_the_norm_before_it_unless_left_out() -> None:
+    assert Sca().backprop  # footnote 3 of the paper
+    assert build_defense("sca-conv") == ScaConv(backprop=True)
     for backprop in (False, True):
         split, data = built(Sca(0.1, update=0.0, backprop=backprop))
         before = split.model.get_parameter("conv2.dictionary").clone()

@@ -81,11 +81,12 @@ def test_a_defence_leaks_less_and_its_accuracy_stands_beside_it(measured: tuple[
     assert undefended.record.accuracy > 0.5
 
 
-def test_the_worst_case_is_at_least_every_attack(measured: tuple[Path, AuditReport]) -> None:
+def test_the_headline_reaches_the_strongest_attack_and_does_not_pass_it(measured: tuple[Path, AuditReport]) -> None:
     report = measured[1]
     for target in report.targets:
         results = report.of_target(target.record.key)
-        assert target.worst_case["leak"].mean >= max(result.leak for result in results)
+        leak = target.worst_case["leak"]
+        assert leak.mean <= max(result.leak for result in results) <= leak.high
         assert target.strongest == max(results, key=lambda result: result.leak).key
 
 

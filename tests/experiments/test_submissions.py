@@ -58,7 +58,7 @@ def _audited(plan: Plan, place: Workplace) -> Audit:
 def test_an_outside_attack_is_scored_listed_and_counts(place: Workplace, plan: Plan, tmp_path: Path) -> None:
     before = _audited(plan, place).report
     assert any("E3" in text for text in before.evidence.missing)
-    path, card = _handed_in(tmp_path, plan.scene.victims.images)
+    path, card = _handed_in(tmp_path, plan.scene.first_victims.images)
     handed_in = submit(plan, place, path, Card.read(card), "leakscope submit …").result
     assert handed_in.leak == pytest.approx(1)
     assert handed_in.metrics["mse"].mean == 0
@@ -102,6 +102,6 @@ def test_what_cannot_be_scored_is_one_line(
 
 def test_one_target_at_a_time(place: Workplace, tmp_path: Path) -> None:
     several = make_plan(AuditConfig.checked({**SETTINGS, "defenses": ["none", "dropout"]}))
-    path, card = _handed_in(tmp_path, several.scene.victims.images)
+    path, card = _handed_in(tmp_path, several.scene.first_victims.images)
     with pytest.raises(UsageError, match="2 targets"):
         submit(several, place, path, Card.read(card), "")

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
+from leakscope.defenses.mixcon import mixcon
 from leakscope.metrics.separability import separability
 
 
@@ -20,6 +22,27 @@ def test_equals_scipy(n: int, seed: int) -> None:
     assert found.mean == pytest.approx(expected.mean(), rel=1e-5)
     assert found.max == pytest.approx(expected.max(), rel=1e-5)
     assert found.n == n
+
+
+@settings(max_examples=20)
+@given(n=st.integers(2, 20), seed=st.integers(0, 999), scale=st.floats(1e-3, 1e3))
+def test_on_unit_vectors_it_is_the_angle_whatever_the_scale(n: int, seed: int, scale: float) -> None:
+    """‖â − b̂‖² = 2(1 − cos): scipy's cosine distance, twice."""
+    features = torch.randn(n, 3, 2, 2, generator=torch.Generator().manual_seed(seed))
+    expected = np.sqrt(2 * pdist(features.flatten(1).double().numpy(), "cosine"))
+    found = separability(features * scale, unit_norm=True)
+    assert found.min == pytest.approx(expected.min(), rel=1e-4)
+    assert found.mean == pytest.approx(expected.mean(), rel=1e-4)
+    assert found.max == pytest.approx(expected.max(), rel=1e-4)
+    assert found.max <= 2 + 1e-6
+
+
+def test_unit_vectors_are_those_the_loss_of_mixcon_sees() -> None:
+    """Two samples of two classes: the loss is d + β/d with d the square of their distance here."""
+    z = torch.tensor([[3.0, 4.0], [0.0, 7.0]])
+    d = separability(z, unit_norm=True).mean ** 2
+    assert mixcon(z, torch.tensor([0, 1]), 0.1, 1e-6).item() == pytest.approx(d + 0.1 / d, rel=1e-5)
+    assert separability(torch.zeros(2, 3), unit_norm=True).max == 0
 
 
 def test_a_pair_that_is_close_and_far_from_zero_keeps_its_distance() -> None:

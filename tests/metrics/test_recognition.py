@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from statistics import fmean, stdev
+
 import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
@@ -90,12 +93,30 @@ def test_neighbourhoods_equal_a_form_with_sklearn(k: int) -> None:
     assert got.coverage == pytest.approx(sum(any(row) for row in in_real) / 30)
 
 
+def test_neighbourhoods_of_one_distribution_have_their_known_expectations() -> None:
+    """Naeem et al., 2020: E density = 1 and E coverage = 1 − Π_{i≤k} (N − i)/(N + M − i), for any distribution."""
+    n, m, k, rng = 20, 15, 3, generator(2, "same")
+    found = [neighbourhoods(torch.randn(n, 2, generator=rng), torch.randn(m, 2, generator=rng), k) for _ in range(400)]
+    expected = 1 - math.prod((n - i) / (n + m - i) for i in range(1, k + 1))
+    for values, truth in (([f.density for f in found], 1.0), ([f.coverage for f in found], expected)):
+        assert fmean(values) == pytest.approx(truth, abs=4 * stdev(values) / len(values) ** 0.5)
+
+
+def test_a_collapsed_attack_has_precision_and_density_but_no_recall() -> None:
+    real = torch.arange(10.0)[:, None]
+    fake = torch.full((6, 1), 4.5)
+    got = neighbourhoods(real, fake, 1)
+    # Balls of radius 1 around 4 and 5 hold 4.5; fake balls have radius 0.
+    assert got == (1.0, 0.0, 2.0, pytest.approx(0.2))
+
+
 def test_set_measures_look_at_all_reconstructions_together() -> None:
     it = judged()
     private = it.private[torch.isin(it.labels, it.classes)]
     got = recognition(it)
     whole = neighbourhoods(private, it.features.flatten(0, 1))
-    assert (got["precision"].item(), got["coverage"].item()) == pytest.approx((whole.precision, whole.coverage))
+    for name, value in whole._asdict().items():
+        assert got[name].item() == pytest.approx(value), name
     same = Judged(**{**vars(it), "features": private[:24].view(4, 6, 5), "scores": torch.zeros(4, 6, 7),
                      "believed": torch.zeros(4, 6, dtype=torch.long)})  # fmt: skip
     assert recognition(same)["fid:evaluator"].item() == pytest.approx(0, abs=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,34 @@ def test_lenet5_is_lenet5() -> None:
     assert parameters(built("lenet5", (1, 32, 32))) == parameters(built("lenet5", (1, 28, 28))) == 61_706
 
 
+def test_vgg16_has_one_linear_layer_and_the_convolutions_of_torchvision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_torchvision()
+    from torchvision.models import VGG16_BN_Weights, vgg16_bn
+
+    with torch.device("meta"):
+        model, theirs = resolve("vgg16").build((3, 64, 64), 1000), vgg16_bn()
+    # 3×3 convolutions with biases and norms, then the norm of 2,048 features and the linear layer over them.
+    wide = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
+    convolutions = sum(9 * i * o + 3 * o for i, o in pairwise(wide))
+    assert parameters(model) == convolutions + 2 * 2048 + 2048 * 1000 + 1000 == 16_776_232  # "16.8 M"
+    shapes = {name: p.shape for name, p in model.state_dict().items() if name.startswith("features.")}
+    assert shapes == {n: p.shape for n, p in theirs.state_dict().items() if n.startswith("features.")}
+    assert sum(isinstance(layer, nn.Linear) for layer in model.modules()) == 1
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(UsageError, match="no pretrained weights"):
+        built("vgg16:pretrained=true", (3, 32, 32))
+    weights = {n: torch.full_like(p, 0.01, device="cpu") for n, p in theirs.state_dict().items() if "features" in n}
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(weights, tmp_path / "checkpoints" / VGG16_BN_Weights.DEFAULT.url.rpartition("/")[2])
+    read = built("vgg16:pretrained=true", (1, 32, 32), classes=4)
+    for name, value in read.state_dict().items():
+        assert name.startswith(("norm.", "fc.")) or torch.equal(value, weights[name]), name
+    assert read.get_submodule("fc").get_parameter("weight").shape == (4, 512)
+
+
 def test_mlp_expresses_mixcon_and_its_initialisation() -> None:
     mixcon = MLP(widths=(500, 2, 100), drift=4.0)
     model = built(mixcon, (10, 1, 1), classes=2)
@@ -205,6 +234,7 @@ def test_timm_follows_channels_and_size() -> None:
         ("torchvision:resnet81", (3, 32, 32), "did you mean resnet18"),
         ("timm:vit_tinny_patch16_224", (3, 32, 32), "vit_tiny_patch16_224"),
         ("lenet5", (1, 8, 8), "take convnet"),
+        ("vgg16", (3, 28, 28), "take convnet"),
         ("torchvision:alexnet", (3, 28, 28), "resize"),
         ("torchvision:resnet18", (4, 32, 32), "not 4 channels"),
         ({"kind": "mlp", "widths": []}, (1, 8, 8), "widths"),

@@ -31,11 +31,26 @@ def test_split_has_three_linear_layers_and_196_million_parameters() -> None:
     assert linear_parameters(model) == 14_500 + 196_000_500 + 5_010
 
 
+def test_the_papers_undefended_network_has_rows_and_no_convolution() -> None:
+    """Rows 28→500 | 500→500→28→500 | 14,000→10, and 28→500 | 14,000→500→10 (spec/sca.md §2)."""
+    model = ScaNet(channels=()).build((1, 28, 28), 10)
+    assert [name for name, _ in model.named_children()] == [
+        "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "fc4", "flatten", "output",
+    ]  # fmt: skip
+    parameters = sum(p.numel() for p in model.parameters())
+    assert parameters == linear_parameters(model) == 14_500 + 250_500 + 14_028 + 14_500 + 140_010
+    assert model[:-2](torch.zeros(1, 1, 28, 28)).shape == (1, 1, 28, 500)
+    with torch.device("meta"):
+        split = ScaNet(channels=(), rows=(500,), dense=(500,)).build((1, 28, 28), 10)
+    assert sum(p.numel() for p in split.parameters()) == 14_500 + 7_000_500 + 5_010
+
+
 @pytest.mark.parametrize(
     ("spec", "shape", "expected"),
     [
         ("sca-net:rows=[6,5,4,6]", (1, 12, 12), ["fc4"]),
         ("sca-net:rows=[6],dense=[7]", (1, 12, 12), ["relu1"]),
+        ("sca-net:channels=[],rows=[6],dense=[7]", (1, 12, 12), ["relu1"]),
         ("sca-conv-net:channels=[4,6,8],hidden=9", (3, 16, 16), ["norm2", "norm3"]),
     ],
 )
@@ -57,7 +72,7 @@ def test_rows_are_mapped_on_their_own() -> None:
 
 
 def test_bad_settings_and_pictures_are_one_line() -> None:
-    for settings in ({"channels": (0, 4)}, {"kernel": 4}, {"rows": ()}, {"dense": (0,)}):
+    for settings in ({"channels": (0, 4)}, {"channels": (4,)}, {"kernel": 4}, {"rows": ()}, {"dense": (0,)}):
         with pytest.raises(ValueError, match="must"):
             ScaNet(**settings)  # type: ignore[arg-type]
     for settings in ({"channels": (4,)}, {"kernel": 2}, {"hidden": 0}, {"dropout": 1.0}):

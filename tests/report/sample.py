@@ -21,8 +21,10 @@ from leakscope.core.results import (
     Diagnostics,
     Direction,
     EvidenceReport,
+    ExposedShare,
     Flag,
     GateReport,
+    GroupReport,
     Method,
     MetricInfo,
     PartRecord,
@@ -96,7 +98,7 @@ def attack_result(key: str, target: str, attack: str, leak: float, seed: int = 0
     made = AttackResult(
         key=key, reconstruction=f"{key}-pictures", target=target, attack=method(attack), traits=Traits(), threat=THREAT,
         goal="pictures", seed=seed, victims="71c71m5", metrics=scores(leak), directions=DIRECTIONS,
-        diagnostics=Diagnostics(seconds=1.4, cpu_seconds=1.2), mismatched=-0.4,
+        diagnostics=Diagnostics(seconds=1.4, cpu_seconds=1.2), mismatched=-0.4, control="c0ffee",
     )  # fmt: skip
     return replace(made, **facts)  # type: ignore[arg-type]
 
@@ -150,7 +152,14 @@ def sample(channels: int = 1, side: int = 28, each: int = 3) -> tuple[AuditRepor
             key, defense, cut, 0, accuracy, calibration=0.021 + 0.01 * place, feature_shape=features,
             client_compute=compute, notes=notes, input_shape=(channels, side, side),
         )  # fmt: skip
-        targets.append(TargetReport(record, f"{key}-{strongest}", scores(round(leaks[strongest] + 0.011, 4))))
+        targets.append(
+            TargetReport(
+                record,
+                f"{key}-{strongest}",
+                scores(round(leaks[strongest] + 0.011, 4)),
+                ExposedShare(9 - 3 * place, 64, 0.24),
+            )
+        )
         for rank, (attack, leak) in enumerate(leaks.items()):
             result = f"{key}-{attack}"
             said = Diagnostics(seconds=1.4 * (rank + 1) ** 2, cpu_seconds=1.2 * (rank + 1) ** 2)
@@ -174,6 +183,7 @@ def _report(
     side: int,
 ) -> AuditReport:
     where = "decoder on no defence at features.3, seed 0"
+    exposed = ExposedShare(9, 64, 0.24)
     return AuditReport(
         verdict=Verdict.FAIL,
         sentence="From the features this network releases, an attacker can rebuild users' pictures almost exactly.",
@@ -205,6 +215,10 @@ def _report(
         targets=targets,
         results=results,
         left_out=(),
+        groups=tuple(
+            GroupReport(t.record.name, (t.record.key,), t.record.undefended, t.worst_case["leak"], exposed)
+            for t in targets
+        ),
         metrics=(
             MetricInfo("leak", "high", "share of pixel variance recovered beyond what the label tells"),
             MetricInfo("ssim", "high", "structural similarity"),

@@ -252,6 +252,16 @@ def test_other_victims_and_other_goals_stay_apart() -> None:
     assert tables[0].rows[-1].strongest.value.mean == pytest.approx(0.904)
 
 
+def test_victims_drawn_anew_for_every_seed_stay_in_one_table() -> None:
+    made = [replace(e, result=replace(e.result, victims=f"seed {e.result.seed}")) for e in rivals()]
+    built = table(made)
+    assert len(built.rows) == 4
+    assert all(len(row.strongest.entries) == 3 for row in built.rows)
+    other = [entry("topk", "ridge", 1, 0.1, 0.9, victims="others")]
+    parts = sections(choose(made + other))
+    assert [[row.name for row in part.rows] for part in parts][1] == ["topk"], "not compared with other victims"
+
+
 def test_an_attack_without_a_figure_does_not_rank() -> None:
     made = rivals() + [entry("broken", name, s, float("nan"), 0.9) for s in range(3) for name in ("ridge", "decoder")]
     rows = table(made).rows

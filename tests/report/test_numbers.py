@@ -35,7 +35,7 @@ def test_other_readings() -> None:
     assert numbers.interval(Summary(0.1, 0.0, 0.1, 0.1, 0.1, 1)) == "", "one value has no interval"
     assert [numbers.share(value) for value in (0.7, 0.699, 1.0, -0.2)] == [
         "70\u00a0%",
-        "69\u00a0%",
+        "70\u00a0%",
         "100\u00a0%",
         "0\u00a0%",
     ]

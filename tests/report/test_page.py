@@ -157,10 +157,20 @@ def test_what_was_measured_stands_beside_every_verdict() -> None:
     audit, pictures = sample()
     for verdict in VERDICTS:
         text = Page(render_html(with_verdict(audit, verdict), pictures)).text
-        assert "At least 62\u00a0%" in text, "the worst case of the defended targets, rounded down"
+        assert "At least 62\u00a0%" in text, "the strongest attack on the defended targets"
         assert "No statement" not in text
     spoilt = replace(audit, flags=(Flag(FlagId.NEGATIVE_CONTROL, "everywhere"),))
     assert "At least 62" not in Page(render_html(spoilt, pictures)).text, "the evaluation itself leaks"
+
+
+def test_who_was_rebuilt_almost_whole_is_told() -> None:
+    text = " ".join(page().text.split())
+    assert "Rebuilt almost whole 9 of 64 at most 24.0 % of all" in text
+    assert "Rebuilt almost whole 0 of 64" in text
+    audit, pictures = sample()
+    assert audit.gate is not None
+    undecided = replace(audit, gate=replace(audit.gate, victims_needed=700))
+    assert "About 700 victims would decide it." in Page(render_html(undecided, pictures)).text
 
 
 def test_a_failure_is_valid_at_every_level() -> None:
@@ -248,7 +258,7 @@ def test_blocks_and_bounds_are_drawn() -> None:
     key = audit.results[1].key
     rows = tuple(BlockRow(f"layer1.{i}", (16, 14, 14), error, 0.01, None) for i, error in enumerate((0.05, 0.3, 0.7)))
     blocks = Blocks(8, (BlockTable("decoder", key, True, rows),))
-    bound = Bound(0.5, 0.011, 0.012, 0.05, 78.4, 1000, ("the noise is Gaussian",))
+    bound = Bound(0.5, 0.011, 0.012, 0.05, 78.4, 784, 1000, ("the noise is Gaussian",))
     targets = (replace(audit.targets[0], blocks=blocks, bound=bound), *audit.targets[1:])
     maps = np.zeros((3, 2, 14, 14), dtype=np.uint8)
     drawn = Page(render_html(replace(audit, targets=targets), {**pictures, f"maps/{key}": maps}))
@@ -268,7 +278,7 @@ def test_one_target_is_not_plotted() -> None:
 def test_an_audit_with_nothing_but_a_verdict_can_be_drawn() -> None:
     audit = with_verdict(sample()[0], "inconclusive")
     audit = replace(
-        audit, targets=(), results=(), floors={}, flags=(), pictures={}, metrics=(), controls=(), gate=None,
+        audit, targets=(), groups=(), results=(), floors={}, flags=(), pictures={}, metrics=(), controls=(), gate=None,
         evidence=replace(audit.evidence, met=(), missing=()),
     )  # fmt: skip
     text = Page(render_html(audit, {})).text

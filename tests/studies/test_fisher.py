@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.studies.fisher import classification_profile, inversion_profile
 from leakscope.core import seeds
 from leakscope.core.model import SplitModel
+from leakscope.studies.fisher import classification_profile, inversion_profile
 
 
 def network() -> SplitModel:

@@ -97,3 +97,19 @@ def test_the_page(groups: dict[str, list[Seen]]) -> None:
     assert "| vanilla | 0.922" in text
     assert "0.300 ± 0.100 (0.900)" in text
     assert "no sweet spot" in text
+
+
+def test_the_published_figures_are_those_of_tables_3_to_5() -> None:
+    """Read from the paper's text; every vanilla row leaks more than its MixCon row, at nearly the same accuracy."""
+    paper = published("mixcon")
+    for part, accuracy, ssim in (
+        ("mnist", (0.991, 0.986), (0.64, 0.14)),
+        ("fashion-mnist", (0.898, 0.889), (0.43, 0.17)),
+        ("svhn", (0.884, 0.882), (0.76, 0.61)),
+        ("cifar10-gan", (0.9203, 0.9170), (0.53, 0.33)),
+    ):
+        rows = [paper[part][name] for name in ("vanilla", "MixCon")]
+        assert tuple(row["accuracy"] for row in rows) == accuracy
+        assert tuple(row["ssim"][0] for row in rows) == ssim
+        assert all(row[m][0] <= row[m][2] <= 1 for row in paper[part].values() for m in ("ssim", "psim"))
+        assert ("UniCon" in paper[part]) == (part != "cifar10-gan")

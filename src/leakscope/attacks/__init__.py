@@ -11,17 +11,18 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "AnalyticSparse": "analytic_sparse", "Brepmi": "brepmi", "DecoderGAN": "decoder_gan",
-    "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi",
-    "LommaGmi": "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror": "mirror",
-    "MirrorBlackbox": "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa", "Ridge": "ridge",
-    "Search": "search", "TrainedDecoder": "decoder", "Vmi": "vmi",
+    "AnalyticSparse": "analytic_sparse", "Auto": "auto", "Brepmi": "brepmi", "DecoderGAN": "decoder_gan",
+    "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi", "LommaGmi":
+    "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror": "mirror", "MirrorBlackbox":
+    "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa", "Ridge": "ridge", "Search": "search",
+    "TrainedDecoder": "decoder", "Vmi": "vmi",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
 
 if TYPE_CHECKING:
     from leakscope.attacks.analytic_sparse import AnalyticSparse as AnalyticSparse
+    from leakscope.attacks.auto import Auto as Auto
     from leakscope.attacks.brepmi import Brepmi as Brepmi
     from leakscope.attacks.decoder import TrainedDecoder as TrainedDecoder
     from leakscope.attacks.decoder_gan import DecoderGAN as DecoderGAN

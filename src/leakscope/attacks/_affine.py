@@ -75,6 +75,9 @@ def fit_affine(z: Tensor, target: Tensor, strengths: tuple[float, ...]) -> Affin
     """Ridge regression from z to target; the strength with the least error on held-out pictures wins."""
     layout = next(number for number, kind in enumerate(_LAYOUTS) if kind.fits(z, target))
     kind, shape = _LAYOUTS[layout], tuple(target.shape[1:])
+    if len(strengths) == 1:
+        only = _ridge(_with_one(kind.rows(z.double())), kind.rows(target.double()), strengths[0])
+        return Affine(only.to(target.dtype), shape, layout)
     held = max(1, round(_HELD * len(z)))
     seen, wanted = (_with_one(kind.rows(z[held:].double())), kind.rows(target[held:].double()))
     best: tuple[float, float] | None = None

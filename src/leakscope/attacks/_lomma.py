@@ -101,6 +101,7 @@ class Lomma(LatentAttack):
     loss: Loss = "logit"
     students: tuple[int, ...] = (16, 24, 32)  # widths
     epochs: int = 20  # of distillation
+    student_rate: float = 0.01  # of distillation, halved every 20 epochs
     feature_weight: float = 1.0
     feature: FeatureTarget = "mean"
 
@@ -109,8 +110,8 @@ class Lomma(LatentAttack):
             raise ValueError("steps must be 0 or more, images 1 or more and learning_rate positive")
         if any(width < 1 for width in self.students) or self.epochs < 0:
             raise ValueError("students are widths of 1 or more, such as [16, 24, 32], and epochs 0 or more")
-        if self.feature_weight < 0:
-            raise ValueError("feature_weight must be 0 or more")
+        if self.feature_weight < 0 or self.student_rate <= 0:
+            raise ValueError("feature_weight must be 0 or more, and student_rate positive")
 
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         """Feature statistics of the target on public pictures, and its students."""
@@ -125,7 +126,10 @@ class Lomma(LatentAttack):
             progress.say(f"student {number + 1} of {len(self.students)}, width {width}")
             with seeds.ambient(seed, "student", number):
                 student = Student(view.image_shape, scores.shape[1], width).to(view.device)
-            taught, curve = distilled(student, images.to(view.device), scores, self.epochs, seeds.derive(seed, number))
+            taught, curve = distilled(
+                student, images.to(view.device), scores,
+                epochs=self.epochs, rate=self.student_rate, seed=seeds.derive(seed, number),
+            )  # fmt: skip
             curves.append(curve)
             tensors.update({f"students.{number}.{name}": t.contiguous() for name, t in taught.state_dict().items()})
         return Prepared(tensors, Diagnostics(details={"distillation": curves}))

@@ -10,7 +10,6 @@ from leakscope.core import progress, seeds
 
 _BATCH = 64
 _MOMENTUM, _DECAY = 0.9, 1e-4
-_RATE = 0.05
 
 
 class Student(nn.Module):
@@ -36,13 +35,15 @@ class Student(nn.Module):
         return scores
 
 
-def distilled(student: Student, images: Tensor, answers: Tensor, epochs: int, seed: int) -> tuple[Student, list[float]]:
+def distilled(
+    student: Student, images: Tensor, answers: Tensor, *, epochs: int, rate: float, seed: int
+) -> tuple[Student, list[float]]:
     """A student taught the target's scores, and the divergence KL(target ‖ student) after each epoch.
 
-    SGD with momentum, halving every 20 epochs; the batches of an epoch have a generator of their own.
+    SGD with momentum at the given rate, halved every 20 epochs; the batches of an epoch have a generator of their own.
     """
     wanted = answers.log_softmax(1)
-    sgd = torch.optim.SGD(student.parameters(), _RATE, momentum=_MOMENTUM, weight_decay=_DECAY)
+    sgd = torch.optim.SGD(student.parameters(), rate, momentum=_MOMENTUM, weight_decay=_DECAY)
     halving = torch.optim.lr_scheduler.StepLR(sgd, 20, 0.5)
     curve: list[float] = []
     student.train()

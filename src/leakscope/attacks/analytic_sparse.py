@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -18,9 +18,11 @@ from leakscope.core.threat import Access, View
 from leakscope.sparse import SparseCoding
 
 _CHUNK = 128  # pictures encoded at once
+_HELD = 0.2  # share of the pictures on which strength and trust are chosen
+_LEAST = 4  # pictures to fit a chain on; with fewer the mean picture is all there is
 
 
-@ATTACKS.register("analytic-sparse")
+@ATTACKS.register("analytic-sparse", revision=2)
 @dataclass(frozen=True)
 class AnalyticSparse(Attack):
     """Reads a sparse code by its dictionary: x̂ = affine ∘ rec ∘ BN⁻¹ ∘ rec ∘ tail⁻¹, with nothing to train.
@@ -31,7 +33,15 @@ class AnalyticSparse(Attack):
     layer's input; one affine map a channel, the inverse of batch normalisation and of the mean loss of
     scale, gives the codes of the layer before; and so on. Each sparse layer forgets mean and scale of
     its input: those of the picture are guessed from statistics of the rebuilt one, by least squares too.
-    All fits use the attacker's own pictures.
+
+    All fits use the attacker's own pictures, a fifth of which is held out. On those the strength of the first map
+    is chosen by the error of the whole chain, and the picture is drawn towards the mean picture,
+
+        x̂ ← x̄ + γ(x̂ − x̄),   γ = argmin over [0, 1] of the held-out error,
+
+    so that a chain whose errors grow from layer to layer falls back, and is never worse than the mean picture there.
+    The same is tried at every layer, towards its mean code, and kept where the held-out pictures are rebuilt better.
+    A picture's guessed scale stays within what was met in fitting.
 
     Against Dibbo et al., "Improving robustness to model inversion attacks via sparse coding architectures", 2024,
     after spec/sca.md §6, which gives it those two numbers a picture from an oracle.
@@ -58,28 +68,36 @@ class AnalyticSparse(Attack):
             split.encode(torch.zeros(1, *image_shape, device=device))
         return None if watch.codes else "no sparse layer before the cut to read; use ridge or decoder"
 
+    @torch.no_grad()
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         releases = PublicReleases(view, rng)
         index = torch.arange(min(self.pictures, len(releases)))
-        if len(index) < 2:
-            return Prepared({"mean": view.public.images.mean(0)})
+        if len(index) < _LEAST:
+            return Prepared({"mean0": view.public.images.mean(0, keepdim=True)})
         pictures = releases.images(index)
         z = torch.cat([releases.draw(part) for part in index.split(_CHUNK)])
         layers, codes = _coded(view.encoder, pictures)
-        tensors: dict[str, Tensor] = {}
-        estimate = fit_affine(z, codes[-1] if codes else pictures, self.strengths).stored(tensors, "top")(z)
-        for number in reversed(range(len(layers))):
-            size = pictures.shape[2:] if number == 0 else codes[number - 1].shape[2:]
-            rebuilt = layers[number].reconstruct(estimate.clamp_min(0), tuple(size))
-            if number > 0:
-                rebuilt = _resized(rebuilt, codes[number - 1])
-                estimate = _fit_channels(rebuilt, codes[number - 1], tensors, number)
-            else:
-                estimate = _fit_pictures(rebuilt, pictures, tensors)
-        error = float((estimate.clamp(0, 1) - pictures).square().mean())
+        held = max(1, round(_HELD * len(z)))
+        wanted = [pictures, *codes]
+        chains = [
+            (Chain.fitted(layers, z, wanted, strength, held, cautious=cautious), strength)
+            for strength in self.strengths
+            for cautious in (False, True)
+        ]
+        best, strength = min(chains, key=lambda pair: pair[0].held_error)
+        blank = float((pictures[:held] - best.tensors["mean0"]).square().mean())
         return Prepared(
-            {name: tensor.contiguous() for name, tensor in tensors.items()},
-            Diagnostics(details={"sparse_layers": len(layers), "pictures": len(pictures), "fitted_mse": error}),
+            {name: tensor.contiguous() for name, tensor in best.tensors.items()},
+            Diagnostics(
+                details={
+                    "sparse_layers": len(layers),
+                    "pictures": len(pictures),
+                    "strength": strength,
+                    "heldout_mse": best.held_error,
+                    "heldout_mse_of_the_mean": blank,
+                    "trust": [float(best.tensors[f"trust{number}"]) for number in range(len(wanted))],
+                }
+            ),
         )
 
     @torch.no_grad()
@@ -88,21 +106,93 @@ class AnalyticSparse(Attack):
         if seen.features is None:
             raise ValueError("analytic-sparse rebuilds observed inputs; it was handed no features")
         learnt = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
-        if "mean" in learnt:
-            return Reconstruction(learnt["mean"].expand(len(seen), *view.image_shape).clone())
-        layers, codes = _coded(view.encoder, view.public.images[:2].to(view.device))
-        estimate = Affine.read(learnt, "top")(seen.features.to(view.device))
-        for number in reversed(range(len(layers))):
-            size = view.image_shape[1:] if number == 0 else codes[number - 1].shape[2:]
-            rebuilt = layers[number].reconstruct(estimate.clamp_min(0), tuple(size))
-            if number > 0:
-                rebuilt = _resized(rebuilt, codes[number - 1])
-                estimate = rebuilt * learnt[f"slope{number}"] + learnt[f"shift{number}"]
-            else:
-                estimate = _placed(rebuilt, learnt["scale"])
-        images = estimate.reshape(len(seen), *view.image_shape)
+        if "top.weights" not in learnt:
+            return Reconstruction(learnt["mean0"].expand(len(seen), *view.image_shape).clone())
+        layers, _ = _coded(view.encoder, view.public.images[:2].to(view.device))
+        images = Chain(layers, learnt)(seen.features.to(view.device)).reshape(len(seen), *view.image_shape)
         images = images.clamp(0, 1) if view.public.pixels else images
         return Reconstruction(images.contiguous(), prepared.diagnostics)
+
+
+@dataclass
+class Chain:
+    """The stages from a released tensor back to the picture.
+
+    Stage 0 estimates the picture, stage l the codes of sparse layer l. For each: `mean{l}`, what an attacker knows
+    without looking; `trust{l}`, how far the estimate is believed beyond it; and the maps that lead there: `top`,
+    `slope{l}` and `shift{l}`, `scale`.
+    """
+
+    layers: list[SparseCoding]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    held_error: float = float("nan")
+
+    def __call__(self, z: Tensor) -> Tensor:
+        number = len(self.layers)
+        estimate = self._believed(Affine.read(self.tensors, "top")(z), number)
+        while number > 0:
+            number -= 1
+            rebuilt = self._rebuilt(estimate, number)
+            if number > 0:
+                estimate = rebuilt * self.tensors[f"slope{number}"] + self.tensors[f"shift{number}"]
+            else:
+                estimate = _placed(rebuilt, self.tensors["scale"], self.tensors["scale.range"])
+            estimate = self._believed(estimate, number)
+        return estimate
+
+    def _rebuilt(self, codes: Tensor, number: int) -> Tensor:
+        """The input of layer number + 1 from its codes, in the size of what stage `number` estimates."""
+        like = self.tensors[f"mean{number}"]
+        return _resized(self.layers[number].reconstruct(codes.clamp_min(0), tuple(like.shape[2:])), like)
+
+    def _believed(self, estimate: Tensor, number: int) -> Tensor:
+        mean = self.tensors[f"mean{number}"]
+        return mean + self.tensors[f"trust{number}"] * (estimate - mean)
+
+    @classmethod
+    def fitted(
+        cls,
+        layers: list[SparseCoding],
+        z: Tensor,
+        wanted: list[Tensor],  # pictures, then the codes of each layer
+        strength: float,
+        held: int,
+        *,
+        cautious: bool,
+    ) -> Chain:
+        """Every stage fitted in turn on all pictures but the first `held`, on which its trust is measured.
+
+        Codes are trusted fully unless `cautious`.
+        """
+        chain = cls(layers)
+        tensors, number = chain.tensors, len(layers)
+        for stage, target in enumerate(wanted):
+            tensors[f"mean{stage}"] = target[held:].mean(0, keepdim=True)
+        estimate = fit_affine(z[held:], wanted[number][held:], (strength,)).stored(tensors, "top")(z)
+        while True:
+            mean = tensors[f"mean{number}"]
+            if cautious or number == 0:
+                tensors[f"trust{number}"] = _trust(estimate[:held] - mean, wanted[number][:held] - mean)
+            else:
+                tensors[f"trust{number}"] = mean.new_ones(())
+            estimate = chain._believed(estimate, number)
+            if number == 0:
+                break
+            number -= 1
+            rebuilt = chain._rebuilt(estimate, number)
+            if number > 0:
+                estimate = _fit_channels(rebuilt, wanted[number], tensors, number, held)
+            else:
+                estimate = _fit_pictures(rebuilt, wanted[0], tensors, held)
+        chain.held_error = float((estimate[:held] - wanted[0][:held]).square().mean())
+        return chain
+
+
+def _trust(estimate: Tensor, truth: Tensor) -> Tensor:
+    """γ in [0, 1] with the least ‖γ·estimate − truth‖²; 0 where the estimate is not even finite."""
+    agreement, size = (estimate * truth).sum(dtype=torch.float64), estimate.square().sum(dtype=torch.float64)
+    share = (agreement / size.clamp_min(1e-30)).clamp(0, 1)
+    return torch.where(size.isfinite() & agreement.isfinite(), share, 0.0).to(truth.dtype)
 
 
 class _Watch:
@@ -144,12 +234,13 @@ def _resized(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)
 
 
-def _fit_channels(x: Tensor, target: Tensor, tensors: dict[str, Tensor], number: int) -> Tensor:
-    """The best slope and shift for each channel, and what they make of x."""
+def _fit_channels(x: Tensor, target: Tensor, tensors: dict[str, Tensor], number: int, held: int) -> Tensor:
+    """The best slope and shift for each channel on all but the first `held`, and what they make of x."""
     axes = (0, 2, 3)
-    x_mean, target_mean = x.mean(axes, keepdim=True), target.mean(axes, keepdim=True)
-    spread = (x - x_mean).square().sum(axes, keepdim=True)
-    slope = ((x - x_mean) * (target - target_mean)).sum(axes, keepdim=True) / spread.clamp_min(1e-12)
+    seen, wanted = x[held:], target[held:]
+    x_mean, target_mean = seen.mean(axes, keepdim=True), wanted.mean(axes, keepdim=True)
+    spread = (seen - x_mean).square().sum(axes, keepdim=True)
+    slope = ((seen - x_mean) * (wanted - target_mean)).sum(axes, keepdim=True) / spread.clamp_min(1e-12)
     tensors[f"slope{number}"], tensors[f"shift{number}"] = slope, target_mean - slope * x_mean
     return x * slope + tensors[f"shift{number}"]
 
@@ -162,19 +253,23 @@ def _statistics(x: Tensor) -> Tensor:
     return torch.stack(columns, 1)
 
 
-def _placed(x: Tensor, scale: Tensor) -> Tensor:
-    slope, shift = (_statistics(x) @ scale).unbind(1)
+def _placed(x: Tensor, scale: Tensor, within: Tensor) -> Tensor:
+    """x with the slope and shift its statistics promise, inside the `within` (low, high) of each."""
+    slope, shift = (_statistics(x) @ scale).clamp(within[0], within[1]).unbind(1)
     return x * slope.view(-1, 1, 1, 1) + shift.view(-1, 1, 1, 1)
 
 
-def _fit_pictures(x: Tensor, pictures: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    """Slope and shift of each picture, predicted from statistics by least squares."""
-    flat, truth = x.flatten(1), pictures.flatten(1)
-    centered = flat - flat.mean(1, keepdim=True)
-    slope = (centered * truth).sum(1) / centered.square().sum(1).clamp_min(1e-12)
-    shift = truth.mean(1) - slope * flat.mean(1)
-    known = _statistics(x).double()
-    gram = known.T @ known
-    gram += 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    tensors["scale"] = torch.linalg.solve(gram, known.T @ torch.stack((slope, shift), 1).double()).to(x.dtype)
-    return _placed(x, tensors["scale"])
+def _fit_pictures(x: Tensor, pictures: Tensor, tensors: dict[str, Tensor], held: int) -> Tensor:
+    """Slope and shift of each picture from its statistics, by least squares over pixels of all but the first `held`."""
+    flat, truth = x[held:].flatten(1).double(), pictures[held:].flatten(1).double()
+    known = _statistics(x[held:]).double()
+    # The error in pixels is quadratic in the 7×2 numbers of `scale`. Slopes fitted picture by picture would be divided
+    # by the energy of the rebuilt picture, which is next to nothing where nearly all codes are zero.
+    design = torch.stack((flat, torch.ones_like(flat)), 1)  # N×2×D
+    gram = torch.einsum("nk,nl,nij->kilj", known, known, design @ design.mT).reshape(14, 14)
+    wanted = torch.einsum("nk,ni->ki", known, (design @ truth[:, :, None])[:, :, 0]).reshape(14)
+    gram += 1e-9 * gram.diagonal().mean() * torch.eye(14, dtype=gram.dtype, device=gram.device)
+    tensors["scale"] = torch.linalg.solve(gram, wanted).view(7, 2).to(x.dtype)
+    met = _statistics(x[held:]) @ tensors["scale"]
+    tensors["scale.range"] = torch.stack((met.amin(0), met.amax(0)))
+    return _placed(x, tensors["scale"], tensors["scale.range"])

@@ -9,7 +9,7 @@ from leakscope.attacks._lomma import Lomma
 from leakscope.core.attack import ATTACKS
 
 
-@ATTACKS.register("lomma-gmi")
+@ATTACKS.register("lomma-gmi", revision=2)
 @dataclass(frozen=True)
 class LommaGmi(Lomma):
     """GMI with the logit instead of the cross-entropy, a pull on the features, and students beside the target.

@@ -11,7 +11,7 @@ from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.spec import nested
 
 
-@ATTACKS.register("lomma-kedmi")
+@ATTACKS.register("lomma-kedmi", revision=2)
 @dataclass(frozen=True)
 class LommaKedmi(Lomma):
     """KEDMI with the logit instead of the cross-entropy, a pull on the features, and students beside the target.

@@ -14,14 +14,14 @@ from leakscope.core.errors import UsageError
 
 def settings_of(given: dict[str, Any], extra: list[str] | None) -> dict[str, Any]:
     """Options the user gave, as dotted settings."""
-    import yaml
+    from leakscope.core.yaml_text import parse_yaml
 
     settings = {key: value for key, value in given.items() if value is not None}
     for item in extra or []:
         key, equals, value = item.partition("=")
         if not equals:
             raise UsageError(f"--set {item}: write it as --set name=value")
-        settings[key] = yaml.safe_load(value)
+        settings[key] = parse_yaml(value, f"--set {key}")
     return settings
 
 

@@ -34,10 +34,14 @@ class SlotSettings:
     margin: float = 0.0  # m₀, then learned
     class_slope: float = 10.0  # a_c
     class_centre: float = 0.0  # b_c
+    silent_calls: int = 50  # N: the published form has no penalty in its first calls
+    widest_gate: float = 0.95  # nor where its gates are open wider than this on average
 
     def __post_init__(self) -> None:
         if min(self.slots, self.rounds, self.heads) < 1:
             raise ValueError("slots, rounds and heads must be at least 1")
+        if self.silent_calls < 0 or not 0 < self.widest_gate <= 1:
+            raise ValueError("silent_calls must be 0 or more, and widest_gate above 0 and at most 1")
         refuse_not_positive(sharpness=self.sharpness, temperature=self.temperature, hinge_slope=self.hinge_slope)
 
 

@@ -65,7 +65,7 @@ class Watch(nn.Module):
         several = classes.count > 1
         share = (samples * several).sum() / several.sum().clamp_min(1)
         now = torch.stack([penalty, deviation, share])
-        fresh = self.seen == 0
+        fresh = self.first[0] == 0  # until the penalty acts: a form may keep silent at first
         self.first.copy_(torch.where(fresh, now, self.first))
         self.last.copy_(torch.where(fresh, now, 0.95 * self.last + 0.05 * now))
         self.seen += 1

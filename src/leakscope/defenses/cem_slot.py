@@ -25,7 +25,12 @@ from leakscope.defenses._surrogate import DIRECTIONS, DirectedForm, Watched, cla
 
 
 class Rewriting(nn.Module):
-    """What the published form learns beside its slots: cross-attention, gates, margin and slope."""
+    """What the published form learns beside its slots: cross-attention, gates, margin and slope.
+
+    It counts its calls: the first `silent_calls` of them are without penalty.
+    """
+
+    calls: Tensor
 
     def __init__(self, width: int, settings: SlotSettings) -> None:
         super().__init__()
@@ -39,6 +44,7 @@ class Rewriting(nn.Module):
         )
         self.hinge_slope = nn.Parameter(torch.tensor(settings.hinge_slope))
         self.margin = nn.Parameter(torch.tensor(settings.margin))
+        self.register_buffer("calls", torch.tensor(0))
 
     def tokens(self, x: Tensor, slots: Tensor) -> Tensor:
         """Samples rewritten by their slots: C×M×D."""
@@ -47,14 +53,20 @@ class Rewriting(nn.Module):
         rewritten: Tensor = x + second * self.feed(x)
         return rewritten
 
-    def penalties(self, mean: Tensor, variance: Tensor, log_threshold: float) -> Tensor:
-        """g_d · g_snr · h: C×S×D."""
+    def penalties(self, mean: Tensor, variance: Tensor, log_threshold: float) -> tuple[Tensor, Tensor]:
+        """g_d · g_snr · h and the gates g_d · g_snr themselves: C×S×D."""
         ratio = variance / (mean.square() + 1e-6)
         by_ratio = (self.settings.ratio_slope * (ratio - self.settings.ratio_threshold)).sigmoid()
         above = variance.log() - log_threshold - self.margin
         hinge = F.softplus(self.hinge_slope * above) / (self.hinge_slope + 1e-6)
-        gated: Tensor = self.by_variance(variance.log()).sigmoid() * by_ratio * hinge
-        return gated
+        gates: Tensor = self.by_variance(variance.log()).sigmoid() * by_ratio
+        return gates * hinge, gates
+
+    @torch.no_grad()
+    def allowed(self, gates: Tensor) -> Tensor:
+        """1, or 0 for an early call and for gates open too wide: multiplied by it, a loss keeps its graph."""
+        self.calls += 1
+        return ((self.calls > self.settings.silent_calls) & (gates.mean() <= self.settings.widest_gate)).float()
 
 
 class Slots(Watched):
@@ -66,7 +78,7 @@ class Slots(Watched):
         self.rewriting = rewriting
 
 
-@DEFENSES.register("cem-slot")
+@DEFENSES.register("cem-slot", revision=2)
 @dataclass(frozen=True)
 class CEMSlot(DirectedForm):
     """Shrinks the variance of each class around slots, a learned mixture, to the level of the noise.
@@ -78,7 +90,8 @@ class CEMSlot(DirectedForm):
 
     The `form` says whom the slots serve. "published": x is the feature after a learned LayerNorm,
     rewritten by cross-attention to the slots, h(v) = g_d · g_snr · softplus(β_s(log v − log τ − m₀))/β_s with
-    learned gates, slope and margin, ℓ_c is gated by class size, and all of it descends the penalty.
+    learned gates, slope and margin, ℓ_c is gated by class size, and all of it descends the penalty; the first
+    `silent_calls` batches have no penalty, nor have those in which the gates are open wider than `widest_gate`.
     "adversarial": slots see detached, normalised features (projected to fewer dimensions, for speed, when
     responsibilities are formed) and ascend the penalty, x is the raw feature in the
     units of τ = ρσ², h(v) = max(0, log v − log τ), and there are no gates. "detached": as that, with
@@ -120,10 +133,11 @@ class CEMSlot(DirectedForm):
         responsibilities = attention.responsibilities(x, slots)
         mass, mean, variance = slot_moments(rewriting.tokens(x.values, slots), responsibilities)
         log_threshold = log(max(self.rho * self.sigma**2, 1e-8) + 1e-6)
-        penalties = rewriting.penalties(mean, variance.clamp_min(1e-4), log_threshold).mean(2)  # C×S
+        penalties, gates = rewriting.penalties(mean, variance.clamp_min(1e-4), log_threshold)  # C×S×D
         size = classes.count / len(z)
         gate = (self.settings.class_slope * (size - self.settings.class_centre)).sigmoid()
-        return gate * (attention.shares(mass, classes) * penalties).sum(1), responsibilities
+        losses = gate * (attention.shares(mass, classes) * penalties.mean(2)).sum(1)
+        return rewriting.allowed(gates) * losses, responsibilities
 
     def _fixed(
         self, attention: SlotAttention, z: Tensor, classes: Groups, rng: torch.Generator

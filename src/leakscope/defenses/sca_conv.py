@@ -13,7 +13,7 @@ from leakscope.defenses._sparse_layers import convolutions
 from leakscope.defenses.sca import Sca
 
 
-@DEFENSES.register("sca-conv")
+@DEFENSES.register("sca-conv", revision=2)
 @dataclass(frozen=True)
 class ScaConv(Sca):
     """Two sparse layers, then convolutions: what the published code runs on colour pictures.

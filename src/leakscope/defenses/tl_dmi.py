@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -54,7 +54,8 @@ class TlDmi(Defense):
     facenet64, maxvit, resnest101). Layers are in the order in which the network holds them.
 
     What the first layers know they learn before: in the `pretraining` of the audit, on public classes, or in the
-    weights that are given. A network that has learned nothing is refused.
+    weights that are given. A network that has learned nothing is refused, unless `random_ok` asks for layers
+    frozen at random weights, as the paper has them for the ResNet-34 that VMI attacks.
 
     With `bn` "eval" frozen layers are in eval mode, as frozen should mean; with "train", as published, running
     statistics of frozen batch normalisation go on to follow private data. `tuned` "first" is the control of
@@ -71,8 +72,12 @@ class TlDmi(Defense):
     network: str | None = None
     bn: Literal["eval", "train"] = "eval"
     tuned: Literal["last", "first"] = "last"
+    random_ok: bool = False
 
-    keeps_first_weights: ClassVar[bool] = True
+    @property
+    def keeps_first_weights(self) -> bool:  # type: ignore[override]
+        """Whether the network must have learned something before: not when random layers are asked for."""
+        return not self.random_ok
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.layer, self.share, self.network)) != 1:

@@ -181,7 +181,7 @@ def _controls(plan: Plan, store: Store) -> list[ControlResult]:
         control
         for attack in plan.attacks
         for control in read_controls(
-            store, control_key(attack, scene.threat, first.splits, first.model, scene.first_victims.digest())
+            store, control_key(attack, scene.threat, first.splits, first.model, len(scene.first_victims))
         )
     ]
     if plan.config.evidence == "E2":
@@ -353,10 +353,11 @@ def _pictures(
 def _chosen(leak: Tensor) -> tuple[ShownPictures, Tensor]:
     order = leak.argsort(descending=True)
     count = len(order)
+    first_chosen = order[:1].tolist()
     each = min(SHOWN, max(1, count // 3))
     starts = {"most leaked": count // 10, "median": count // 2, "least leaked": count - count // 10}
-    chosen: list[int] = []
-    groups: list[str] = []
+    chosen: list[int] = first_chosen
+    groups: list[str] = ["worst"]
     for group, centre in starts.items():
         first = min(max(centre - each // 2, 0), count - each)
         chosen += order[first : first + each].tolist()

@@ -88,8 +88,8 @@ def score_key(reconstruction: str, metrics: Iterable[Scored], judged_by: str | N
     return digest(plain if judged_by is None else {**plain, "judge": judged_by})
 
 
-def control_key(attack: Attack, threat: ThreatModel, splits: str, model: Plain, victims: str) -> str:
-    """Identity of an attack's positive control: it serves every target of a network on these pictures."""
+def control_key(attack: Attack, threat: ThreatModel, splits: str, model: Plain, victims: int) -> str:
+    """Identity of an attack's positive control: it serves every target and seed of a network on these pictures."""
     return digest({"control": describe(attack), "threat": describe(threat), "of": [splits, model, victims]})
 
 

@@ -108,7 +108,7 @@ class _Jobs:
 
     def control(self, target: TargetSpec, attack: Attack) -> None:
         scene = self.scene
-        key = control_key(attack, scene.threat, target.splits, target.model, scene.first_victims.digest())
+        key = control_key(attack, scene.threat, target.splits, target.model, len(scene.first_victims))
         needs = (f"target-{target.key}", *self.judges)
         self.add(
             "control",

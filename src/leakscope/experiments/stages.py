@@ -302,7 +302,7 @@ def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summar
         metrics=metrics,
         directions={metric.name: metric.more_leak for metric in scene.metrics},
         diagnostics=rebuilt.diagnostics,
-        control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), victims),
+        control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), len(case.victims)),
         mismatched=0.0,
         command=scene.command,
     )

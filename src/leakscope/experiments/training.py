@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core import progress, seeds
+from leakscope.core.checkpoint import load_checkpoint, save_checkpoint
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Step
 from leakscope.core.errors import UsageError
@@ -215,8 +215,6 @@ class _Run:
         """Write a checkpoint, but not more often than every few seconds."""
         if checkpoint is None or time.monotonic() - self.saved_at < 5:
             return
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        temporary = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
         state = {
             "epoch": self.epoch,
             "split": self.split.state_dict(),
@@ -225,14 +223,13 @@ class _Run:
             "best": self.best,
             "history": vars(self.history),
         }
-        torch.save(state, temporary)
-        temporary.replace(checkpoint)
+        save_checkpoint(checkpoint, state)
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Path | None) -> None:
-        if checkpoint is None or not checkpoint.exists():
+        state = None if checkpoint is None else load_checkpoint(checkpoint, self.device)
+        if state is None:
             return
-        state = torch.load(checkpoint, map_location=self.device, weights_only=True)
         self.epoch = state["epoch"]
         self.split.load_state_dict(state["split"])
         self.aux.load_state_dict(state["aux"])

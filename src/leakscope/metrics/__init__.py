@@ -8,10 +8,13 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "CosineSimilarity": "pixel", "FrechetDistance": "distribution", "IdentityDistance": "identity", "Leak": "pixel",
-    "LearnedPerceptualDistance": "perceptual", "MeanSquaredError": "pixel",
-    "PaddedStructuralSimilarity": "structural_padded", "PeakSignalToNoise": "pixel",
-    "PerceptualSimilarity": "perceptual", "StructuralSimilarity": "structural",
+    "AttackAccuracy": "recognition", "AttackAccuracy5": "recognition", "CentroidDistance": "recognition",
+    "CosineSimilarity": "pixel", "Coverage": "recognition", "Density": "recognition", "EvaluatorFrechet":
+    "recognition", "FalsePositive": "recognition", "FrechetDistance": "distribution", "IdentityDistance": "identity",
+    "Leak": "pixel", "LearnedPerceptualDistance": "perceptual", "MeanSquaredError": "pixel", "NearestPrivate":
+    "recognition", "PaddedStructuralSimilarity": "structural_padded", "PeakSignalToNoise": "pixel",
+    "PerceptualSimilarity": "perceptual", "Precision": "recognition", "Recall": "recognition", "Recognised":
+    "recognition", "StructuralSimilarity": "structural", "TargetAccuracy": "recognition",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
@@ -25,6 +28,18 @@ if TYPE_CHECKING:
     from leakscope.metrics.pixel import Leak as Leak
     from leakscope.metrics.pixel import MeanSquaredError as MeanSquaredError
     from leakscope.metrics.pixel import PeakSignalToNoise as PeakSignalToNoise
+    from leakscope.metrics.recognition import AttackAccuracy as AttackAccuracy
+    from leakscope.metrics.recognition import AttackAccuracy5 as AttackAccuracy5
+    from leakscope.metrics.recognition import CentroidDistance as CentroidDistance
+    from leakscope.metrics.recognition import Coverage as Coverage
+    from leakscope.metrics.recognition import Density as Density
+    from leakscope.metrics.recognition import EvaluatorFrechet as EvaluatorFrechet
+    from leakscope.metrics.recognition import FalsePositive as FalsePositive
+    from leakscope.metrics.recognition import NearestPrivate as NearestPrivate
+    from leakscope.metrics.recognition import Precision as Precision
+    from leakscope.metrics.recognition import Recall as Recall
+    from leakscope.metrics.recognition import Recognised as Recognised
+    from leakscope.metrics.recognition import TargetAccuracy as TargetAccuracy
     from leakscope.metrics.structural import StructuralSimilarity as StructuralSimilarity
     from leakscope.metrics.structural_padded import PaddedStructuralSimilarity as PaddedStructuralSimilarity
 else:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Metric, Reference
+from leakscope.metrics.embedder import SIDE, FaceEmbedder
 from leakscope.metrics.pictures import require_pictures
-from leakscope.nn.alexnet import to_rgb
-from leakscope.nn.weights import missing, sha256, weights_path
-
-#: Pictures embedded at once. Even, because the program takes two pictures or more: 2N pictures then
-#: never leave one over.
-AT_ONCE = 64
-SIDE = 64
-
-
-@lru_cache(maxsize=1)
-def _program(path: Path, digest: str) -> nn.Module:
-    return torch.export.load(path).module()
 
 
 @METRICS.register("identity")
@@ -48,19 +35,11 @@ class IdentityDistance(Metric):
     more_leak: ClassVar[Literal["high", "low"]] = "low"
 
     def __post_init__(self) -> None:
-        if Path(self.file).name != self.file:
-            raise ValueError(f"file {self.file!r} is a path; name a file in <data root>/weights")
-        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
-            raise ValueError("sha256 must be 64 lower-case hexadecimal digits; `sha256sum FILE` prints them")
+        FaceEmbedder(self.file, self.sha256)  # says what is wrong with either
 
     def unavailable(self, root: Path | None) -> str | None:
-        problem = missing(root, self.file)
-        if problem is None and sha256(weights_path(root, self.file)) != self.sha256:
-            return (
-                f"weights/{self.file} is not the file this metric knows and reading it may run code; "
-                "if you trust it, give its digest as identity:sha256=…"
-            )
-        return problem
+        problem = FaceEmbedder(self.file, self.sha256).unavailable(root)
+        return None if problem is None else problem.replace("as sha256=…", "as identity:sha256=…")
 
     @torch.no_grad()
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
@@ -74,8 +53,6 @@ class IdentityDistance(Metric):
         problem = self.unavailable(reference.root)
         if problem is not None:
             raise UsageError(problem)
-        embed = _program(weights_path(reference.root, self.file), self.sha256)
-        both = to_rgb(torch.cat((guess, truth))).cpu()
-        embedded = torch.cat([embed(part.contiguous()) for part in both.split(AT_ONCE)])
-        distance: Tensor = torch.linalg.vector_norm(embedded[: len(guess)] - embedded[len(guess) :], dim=1)
-        return distance.to(truth.device)
+        embed = FaceEmbedder(self.file, self.sha256).load(reference.root)
+        distance: Tensor = torch.linalg.vector_norm(embed(guess) - embed(truth), dim=1)
+        return distance

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leakscope.core.metric import METRICS, Scored
 from leakscope.metrics.distribution import frechet_distance
+from leakscope.metrics.embedder import least_squared_distance
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,7 @@ class NearestPrivate(IdentityMetric):
     more_leak: ClassVar[Literal["high", "low"]] = "low"
 
     def __call__(self, judged: Judged) -> Tensor:
-        own = judged.labels[None] == judged.classes[:, None]  # K×P
-        k, m, d = judged.features.shape
-        distances = torch.cdist(judged.features.reshape(k * m, d), judged.private).square().view(k, m, -1)
-        return distances.masked_fill(~own[:, None], float("inf")).amin(-1).mean(1)
+        return least_squared_distance(judged.features, judged.classes, judged.private, judged.labels)
 
 
 @METRICS.register("centroid")
@@ -207,6 +205,30 @@ class Precision(IdentityMetric):
 
     def __call__(self, judged: Judged) -> Tensor:
         return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).precision)
+
+
+@METRICS.register("recall")
+@dataclass(frozen=True)
+class Recall(IdentityMetric):
+    """Share of private pictures among reconstructions (k = 3)."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_set: ClassVar[bool] = True
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).recall)
+
+
+@METRICS.register("density")
+@dataclass(frozen=True)
+class Density(IdentityMetric):
+    """Private neighbourhoods that hold a reconstruction, on average, over k = 3."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    of_set: ClassVar[bool] = True
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).density)
 
 
 @METRICS.register("coverage")

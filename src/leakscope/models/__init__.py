@@ -8,10 +8,10 @@ from leakscope.core.exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "AllConv": "allconv", "ConvNet": "convnet", "ExportedTarget": "exported", "FaceNet": "face_net",
-    "HubTarget": "hub", "IRArchitecture": "ir", "LeNet5": "lenet5", "MLP": "mlp", "OwnFile": "own_file",
+    "AllConv": "allconv", "ConvNet": "convnet", "ExportedTarget": "exported", "FaceNet": "face_net", "HubTarget":
+    "hub", "IRArchitecture": "ir", "LeNet5": "lenet5", "MLP": "mlp", "OwnFile": "own_file",
     "PreactResNetArchitecture": "preact", "ScaConvNet": "sca_net", "ScaNet": "sca_net", "Timm": "timm_zoo",
-    "Torchvision": "torchvision_zoo", "VGG11SGM": "vgg11_sgm",
+    "Torchvision": "torchvision_zoo", "VGG11SGM": "vgg11_sgm", "VGG16": "vgg16",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
@@ -32,5 +32,6 @@ if TYPE_CHECKING:
     from leakscope.models.timm_zoo import Timm as Timm
     from leakscope.models.torchvision_zoo import Torchvision as Torchvision
     from leakscope.models.vgg11_sgm import VGG11SGM as VGG11SGM
+    from leakscope.models.vgg16 import VGG16 as VGG16
 else:
     __getattr__ = lazily(__name__, EXPORTS)

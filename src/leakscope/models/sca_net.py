@@ -23,23 +23,25 @@ class ScaNet(Architecture):
     The published end-to-end network is the default, five linear layers cut at `fc4`; the published
     split network has rows (500,) and dense (500,), three linear layers cut at `relu1`. Swap `conv1`
     and `conv2` for sparse layers (defence `sca`) and it is the paper's; untouched it is the twin of
-    the same shape that its comparison lacks.
+    the same shape that its comparison lacks. `channels` [] is the undefended network of the paper: the same linear
+    layers on the rows of the picture itself, without any convolution (14,000 numbers at the cut for 28×28 pictures).
 
     Dibbo et al., "Improving robustness to model inversion attacks via sparse coding architectures",
     ECCV 2024; facts of the published networks in spec/sca.md §2.
 
-    Differs from the paper: the undefended network there has no convolution at all; ReLU follows the
-    convolutions here, or the twin would be linear up to `norm2`. Non-negative codes pass it unchanged.
+    Differs from the paper: ReLU follows the convolutions here, or the twin would be linear up to `norm2`.
+    Non-negative codes pass it unchanged. The published split network without a defence ends in a softmax before
+    the cross-entropy; this one does not.
     """
 
-    channels: tuple[int, int] = (16, 28)
+    channels: tuple[int, ...] = (16, 28)
     kernel: int = 5
     rows: tuple[int, ...] = (500, 500, 28, 500)
     dense: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.channels) < 1:
-            raise ValueError("channels must be two numbers of at least 1, such as [16, 28]")
+        if len(self.channels) not in (0, 2) or min(self.channels, default=1) < 1:
+            raise ValueError("channels must be two numbers of at least 1, such as [16, 28], or none at all")
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError("kernel must be odd, such as 5")
         if not self.rows or min(self.rows + self.dense) < 1:

@@ -67,9 +67,9 @@ class Torchvision(Architecture):
             raise UsageError(f"{self.name} cannot be built for {size} pictures ({error}); resize them") from None
         if self.pretrained:
             url: str = models.get_model_weights(self.name).DEFAULT.url
-            _fill(model, Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]))
+            fill(model, Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2]))
         if image_shape[0] == 1:
-            _read_grey(model, self.name)
+            read_grey(model, self.name)
         elif image_shape[0] != 3:
             raise UsageError(f"{self.name} reads grey or colour pictures, not {image_shape[0]} channels; take convnet")
         return model
@@ -78,7 +78,7 @@ class Torchvision(Architecture):
         return Normalize(*IMAGENET) if self.pretrained else None
 
 
-def _read_grey(model: nn.Module, name: str) -> None:
+def read_grey(model: nn.Module, name: str) -> None:
     """Exchange the first convolution for one that reads grey, with the same name and weights."""
     for path, layer in model.named_modules():
         if type(layer) is nn.Conv2d and layer.in_channels == 3:
@@ -97,14 +97,14 @@ def _read_grey(model: nn.Module, name: str) -> None:
     raise UsageError(f"{name} reads colour pictures only; take convnet or lenet5 for grey ones")
 
 
-def _fill(model: nn.Module, path: Path) -> None:
-    """Copy the weights on disk into `model`, but for a last layer of another size."""
+def fill(model: nn.Module, path: Path, fresh: frozenset[str] | set[str] = frozenset()) -> None:
+    """Copy the weights on disk into `model`, except into `fresh` layers and a last layer of another size."""
     if not path.is_file():
         raise UsageError(f"no pretrained weights at {path}; put the file there or drop pretrained=true")
     own, state = model.state_dict(), read_state(path)
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
     left = {name.rpartition(".")[0] for name in own if name not in fitting and not name.endswith("tracked")}
     last = list(own)[-1].rpartition(".")[0]
-    if not left <= {last}:
+    if not left <= {last, *fresh}:
         raise UsageError(f"{path} does not fit the network: {', '.join(sorted(left)[:3])} differ; fetch it again")
     model.load_state_dict(fitting, strict=False)

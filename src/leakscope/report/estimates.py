@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TypeVar
 
-Name = TypeVar("Name", bound=Hashable)
+import numpy as np
 
-#: 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom.
-_STUDENT = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448,
-    2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484,
-    2.0452, 2.0423,
-)  # fmt: skip
+from leakscope.stats.intervals import mean_interval
+from leakscope.stats.matching import UnmatchedError, leak_at
+
+Name = TypeVar("Name", bound=Hashable)
 
 #: Fewer seeds than this say nothing about other seeds: no interval, and nothing is surely less.
 MIN_SEEDS = 3
@@ -33,20 +30,13 @@ class Estimate:
     seeds: int
 
 
-def student(freedom: int) -> float:
-    """The 97.5 % quantile; beyond the table by its expansion in 1/freedom (Abramowitz & Stegun 26.7.5)."""
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
 def estimate(values: Sequence[float]) -> Estimate:
     """Student's interval for the mean over seeds."""
     count = len(values)
     if count < MIN_SEEDS or not all(map(math.isfinite, values)):
         return Estimate(fmean(values), None, count)
-    return Estimate(fmean(values), student(count - 1) * stdev(values) / math.sqrt(count), count)
+    found = mean_interval(values)
+    return Estimate(found.value, found.high - found.value, count)
 
 
 def surely_less(first: BySeed, second: BySeed) -> bool:
@@ -85,9 +75,11 @@ def front(points: Mapping[Name, tuple[float, float]]) -> set[Name]:
 
 def at_accuracy(points: Sequence[tuple[float, float]], accuracy: float) -> float | None:
     """Leak at an accuracy, on the line between the two nearest of a family's (accuracy, leak); None outside them."""
-    ordered = sorted(points)
-    for (left, first), (right, second) in pairwise(ordered):
-        if left <= accuracy <= right:
-            share = 0.0 if right == left else (accuracy - left) / (right - left)
-            return first + share * (second - first)
-    return None
+    if len(points) < 2:
+        return None
+    known = sorted({point[0] for point in points})
+    leaks = [fmean(leak for at, leak in points if at == own) for own in known]
+    try:
+        return float(leak_at((np.array(known), np.array(leaks)[:, None]), accuracy, tolerance=0.0)[0])
+    except UnmatchedError:
+        return None

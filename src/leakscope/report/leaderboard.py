@@ -14,7 +14,8 @@ from typing import Literal
 from leakscope.core.words import FLAGS, FlagId
 from leakscope.report.estimates import MIN_SEEDS, BySeed, Estimate, estimate, front, surely_least
 from leakscope.report.families import Family, Standing, families
-from leakscope.report.like_with_like import common_attacks, comparable_seeds
+from leakscope.report.like_with_like import common_attacks, comparable_seeds, same_victims
+from leakscope.report.numbers import number
 from leakscope.report.results import Entry, Results
 from leakscope.report.targets import short_names
 
@@ -116,12 +117,13 @@ def sections(found: Results, group: Group = "defense") -> list[Section]:
     place = tuple(name for name in _PLACE if name != group)
     settings: dict[tuple[Hashable, ...], list[Entry]] = defaultdict(list)
     for entry in found.entries:
-        key = (entry.target.setting, entry.result.victims, entry.result.goal)
+        key = (entry.target.setting, entry.result.goal)
         settings[(*(entry.identity(name) for name in place), *key)].append(entry)
     numbers = count(1)
     made = [
         _Maker(found, group, numbers).section({name: own[0].written(name) for name in place}, own)
-        for own in settings.values()
+        for alike in settings.values()
+        for own in same_victims(alike)
     ]
     return sorted(made, key=lambda section: (-len(section.rows), section.title, section.place["threat"]))
 
@@ -221,7 +223,7 @@ class _Maker:
         told = []
         for attack in own.keys() - common:
             value = fmean(self.found.score(entry).mean for entry in own[attack].values())
-            told.append(f"{titles[attack]} ({value:.3f})")
+            told.append(f"{titles[attack]} ({number(value)})")
         return f"also attacked by {', '.join(sorted(told))}, which other rows were not: not compared"
 
     def _cell(self, by_seed: Mapping[int, Entry]) -> Cell:

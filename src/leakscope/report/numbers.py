@@ -31,8 +31,8 @@ def percent(value: float | None) -> str:
 
 
 def share(value: float) -> str:
-    """A share as a whole percentage, rounded down: what is called "at least" must be reached."""
-    return f"{math.floor(100 * max(value, 0.0) + 1e-9)}\u00a0%"
+    """A share as a whole percentage, rounded as the verdict's sentence rounds it."""
+    return f"{100 * max(value, 0.0):.0f}\u00a0%"
 
 
 def interval(summary: Summary) -> str:

@@ -97,7 +97,7 @@ def render_html(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) 
         style=Markup(style),  # noqa: S704 (our own file, hashed into the page's policy)
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         targets=targets,
-        measured=measured_leak(report, targets),
+        measured=measured_leak(report),
         bars={target.number: bar(leak, level, gate) for target in targets if (leak := known_leak(target.leak))},
         curves={target.number: _curves(target) for target in targets},
         floor=floor,

@@ -18,7 +18,7 @@ from leakscope.store import Entry, Store
 #: Victims in a strip.
 SHOWN = 8
 #: Kinds of the store: scores by `AttackResult.key`, pictures by `.reconstruction`, originals by `.victims`.
-SCORES, RECONSTRUCTIONS, VICTIMS = "score", "reconstruct", "victims"
+SCORES, RECONSTRUCTIONS, VICTIMS = "result", "attack", "victims"
 
 
 def rebuilt(store: Store, result: AttackResult, count: int = SHOWN) -> NDArray[np.uint8] | None:
@@ -39,7 +39,7 @@ def record_path(key: str) -> str:
 
 
 def _first(entry: Entry, name: str, count: int) -> NDArray[np.uint8] | None:
-    path = entry.folder / "tensors.safetensors"
+    path = entry.tensors_file()
     try:
         with safe_open(path, framework="numpy") as file:
             pictures = file.get_slice(name)[:count]

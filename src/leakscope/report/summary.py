@@ -23,7 +23,7 @@ def markdown(report: AuditReport) -> str:
         f"**{text(report.sentence)}**",
         f"{meaning} Evidence {report.evidence.level}, {level.lower()}: {level_meaning}",
         _gate(report.gate),
-        _measured(report, targets),
+        _measured(report),
         _bullets(text(reason) for reason in report.reasons),
         "## Targets",
         _targets(targets, short_names(report.results)),
@@ -56,13 +56,13 @@ def _gate(gate: GateReport | None) -> str:
     return f"Gate `{code(gate.text)}`: {kept}, measured {number(gate.value)} ({text(gate.where)})."
 
 
-def _measured(report: AuditReport, targets: list[Target]) -> str:
-    found = measured_leak(report, targets)
-    return "" if found is None else f"Measured: at least {share(found[0])} ({text(found[1].name)})."
+def _measured(report: AuditReport) -> str:
+    found = measured_leak(report)
+    return "" if found is None else f"Measured: at least {share(found.leak.mean)} ({text(found.name)})."
 
 
 def _targets(targets: list[Target], names: Mapping[str, str]) -> str:
-    head = ("Target", "Accuracy", "Strongest attack", "Leak", "Interval", "Worst victim", "Worst case over attacks")
+    head = ("Target", "Accuracy", "Strongest attack", "Leak", "Interval", "Worst victim", "All attacks")
     return table(head, (_row(target, names) for target in targets))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from leakscope.core.results import AttackResult, AuditReport, Method, Summary, TargetRecord, TargetReport
+from leakscope.core.results import AttackResult, AuditReport, GroupReport, Method, Summary, TargetRecord, TargetReport
 from leakscope.core.words import FlagId
 from leakscope.report.words import ORACLES
 
@@ -53,12 +53,8 @@ class Target:
 
     @property
     def worst_case(self) -> Summary | None:
-        """The best guess of any attack, picture by picture."""
+        """The strongest attack, corrected for having been chosen among several."""
         return self.found.worst_case.get("leak")
-
-    @property
-    def pixels(self) -> int:
-        return math.prod(self.record.input_shape)
 
 
 def targets_of(report: AuditReport) -> list[Target]:
@@ -112,14 +108,12 @@ def highest_floor(floors: Mapping[str, Mapping[str, Summary]]) -> tuple[str, flo
     return max(known, key=lambda pair: pair[1], default=None)
 
 
-def measured_leak(report: AuditReport, targets: Iterable[Target]) -> tuple[float, Target] | None:
-    """The most that was rebuilt from a target whose privacy is claimed, over all attacks: what leaks at least.
+def measured_leak(report: AuditReport) -> GroupReport | None:
+    """The defence from which most was rebuilt, over all its seeds, of those whose privacy is claimed: as the verdict.
 
     None where nothing was measured, or where the evaluation itself leaks and no figure can be believed.
     """
     if any(flag.id is FlagId.NEGATIVE_CONTROL for flag in report.flags):
         return None
-    listed = list(targets)
-    judged = [target for target in listed if not target.record.undefended] or listed
-    known = [(leak.mean, target) for target in judged if (leak := known_leak(target.worst_case)) is not None]
-    return max(known, key=lambda pair: pair[0], default=None)
+    judged = [group for group in report.groups if not group.undefended] or list(report.groups)
+    return max((g for g in judged if is_known(g.leak.mean)), key=lambda group: group.leak.mean, default=None)

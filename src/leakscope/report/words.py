@@ -91,8 +91,14 @@ GLOSSARY = (
     ("Interval", "Where the mean would likely lie for other pictures of the same kind (bootstrap over victims)."),
     ("Worst", "The single most exposed victim. A mean can be comfortable while one person's picture is not."),
     (
-        "Worst case over attacks",
-        "For each victim the attack that did best on it, then the mean. An attacker may try them all.",
+        "Over all attacks",
+        "An attacker may try them all. The leak is that of the strongest attack, corrected for having been chosen; "
+        "other metrics take for each victim the attack that did best on it.",
+    ),
+    (
+        "Rebuilt almost whole",
+        "Victims whose own leak passed 0.9 under any attack, and the exact 95 % upper bound on their share among all "
+        "others. A low mean protects nobody in particular.",
     ),
     (
         "SSIM",

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain
 from leakscope.runners.runner import Outcome, Progress
+
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class Ray:
@@ -20,21 +28,11 @@ class Ray:
         self, store: Path, device: str, *, address: str | None, workers: int | None, threads: int = 1,
         memory_gb: float | None = None,
     ) -> None:  # fmt: skip
-        try:
-            import ray
-        except ImportError:
-            raise UsageError("Ray is not installed; pip install 'leakscope[ray]', or take --runner pool") from None
-        self._ray = ray
+        if find_spec("ray") is None:
+            raise UsageError("Ray is not installed; pip install 'leakscope[ray]', or take --runner pool")
         cores = None if address or workers is None else workers * threads
-        try:
-            ray.init(
-                address=address, num_cpus=cores, include_dashboard=False if address is None else None,
-                log_to_driver=False, logging_level="ERROR",
-            )  # fmt: skip
-        except Exception as error:  # Ray raises plain Exception when a node does not come up in time
-            ray.shutdown()
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"no Ray at {address or 'this machine'}: {reason}; check --ray-address") from None
+        with _to_itself() if address is None else nullcontext():
+            ray = self._ray = _started(address, cores)
         there = ray.cluster_resources()
         on_gpu = device != "cpu" and there.get("GPU", 0) > 0
         room = there["GPU"] if on_gpu else there.get("CPU", 1) // threads
@@ -74,6 +72,47 @@ class Ray:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()
+
+
+def _started(address: str | None, cores: int | None) -> Any:
+    """Ray, connected to the cluster at `address` or to a new one on this machine."""
+    import ray
+
+    try:
+        ray.init(
+            address=address, num_cpus=cores, include_dashboard=False if address is None else None,
+            log_to_driver=False, logging_level="ERROR",
+        )  # fmt: skip
+    except Exception as error:  # Ray raises plain Exception when a node does not come up in time
+        ray.shutdown()
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"no Ray at {address or 'this machine'}: {reason}; check --ray-address") from None
+    return ray
+
+
+@contextmanager
+def _to_itself() -> Iterator[None]:
+    """Ray started here listens on 127.0.0.1 alone, and answers only to who knows a token made for it.
+
+    Whoever reaches Ray's ports runs code as this user, so no other machine and no other user may. Ray binds
+    to all addresses unless this variable, read when it is imported, keeps it from forming clusters; its
+    `_node_ip_address` does not: it turns 127.0.0.1 into the address that others see.
+    """
+    if "ray" not in sys.modules:  # Ray looks at these once; later it starts with a token of its own
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    before = os.environ.get(_CLUSTERS)
+    os.environ[_CLUSTERS] = "0"
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    usual, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = usual
+        del os.environ[_CLUSTERS]
+        if before is not None:
+            os.environ[_CLUSTERS] = before
 
 
 def _reason(error: Exception) -> str:

@@ -190,14 +190,14 @@ class Identities(Goal):
 
 def judge_of(scene: Scene, place: Workplace) -> EvaluationNetwork:
     """Who recognises rebuilt classes: from the store, or trained now; no view ever holds it."""
-    key = evaluator_key(scene.config.evaluator, scene.splits)
+    key = (str(place.store.root), evaluator_key(scene.config.evaluator, scene.splits))
     if key not in _JUDGES:
         _JUDGES.clear()  # one at a time: a process works on one configuration after another
         _JUDGES[key] = evaluation_network(scene.config.evaluator, scene.splits, scene.config.data_root, place)
     return _JUDGES[key]
 
 
-_JUDGES: dict[str, EvaluationNetwork] = {}
+_JUDGES: dict[tuple[str, str], EvaluationNetwork] = {}
 
 
 class Templates(nn.Module):
