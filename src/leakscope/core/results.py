@@ -149,6 +149,10 @@ class TargetRecord:
     has_use: bool  # weights were given or trained, so that accuracy means something
     identity: Plain  # the specification it was made from
     notes: Plain = field(default_factory=dict)  # what the defence says about the training
+    unsteady: bool = False  # the same pictures and random numbers gave different releases
+    told_apart: float = 1.0  # share of pictures whose release differs from that of every other of their label
+    chaotic: float = 0.0  # share of features that a change nobody sees moves as much as another picture does
+    server_leak: float | None = None  # what ridge rebuilds from the server's own activations
 
     @property
     def name(self) -> str:
