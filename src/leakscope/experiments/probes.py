@@ -5,6 +5,7 @@ The answers do not depend on the threat. They say where the failure of an attack
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,10 @@ _COMPARED = 128
 _UNSEEN = 2e-3
 #: A feature is chaotic when that change moves it by this share of what another picture would.
 _CHAOTIC = 0.25
+#: Pictures around which small changes are followed, directions of change, and changes around each picture …
+_CENTRES, _DIRECTIONS, _CHANGES = 4, 32, 128
+#: … their deviation in pixels of range one, and how exactly the release is read, in deviations of each feature.
+_SMALL, _READING = 0.01, 1.5e-3
 #: Pictures from which the server's own activations are read, and pictures that are rebuilt.
 _READ, _REBUILT = 400, 100
 
@@ -40,6 +45,7 @@ class Probed:
     told_apart: float  # share of pictures whose release differs from that of every other of their label
     chaotic: float  # share of moving features that a change nobody sees moves as much as another picture does
     server_leak: float | None  # what ridge rebuilds from the server's own activations
+    follows: float  # share of small changes of a picture that can be read from what they change in its release
 
 
 def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Probed:
@@ -52,6 +58,7 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
         told_apart=told_apart,
         chaotic=chaotic,
         server_leak=_server_leak(split, public, heldout, device),
+        follows=_follows(split, images, device),
     )
 
 
@@ -99,6 +106,35 @@ def _drawn(split: SplitModel, images: Tensor, seed: int) -> Tensor:
 
 def _same(first: Tensor, second: Tensor) -> bool:
     return first.shape == second.shape and bool(torch.allclose(first, second, rtol=1e-5, equal_nan=True))
+
+
+#: Fresh releases of the victims with which a random one is compared, and how much more it may stray than they do.
+_FRESH, _STRAYS = 8, 6.0
+
+
+@torch.no_grad()
+def strays(seen: Tensor, release: Callable[[torch.Generator], Tensor]) -> bool:
+    """Whether what was observed is not what the same pictures release otherwise.
+
+    The seeds of the fresh releases are drawn from the machine: a release that knows the seeds of an audit knows
+    no better than to answer as it usually does. A random feature strays when its squared distance from the mean of
+    fresh releases is, on average over victims, six times what these vary.
+    """
+    def fresh() -> Tensor:
+        rng = torch.Generator(device=seen.device)
+        rng.seed()
+        return release(rng).double()
+
+    first = fresh()
+    if first.shape != seen.shape:
+        return True
+    seen = seen.double()
+    level = 1e-3 * seen.std(0) + 1e-5 * seen.abs().amax(0)
+    if bool(((seen - first).abs() <= level).all()):
+        return False
+    draws = torch.stack([first, *(fresh() for _ in range(_FRESH - 1))])
+    varies = draws.var(0).mean(0) * (1 + 1 / _FRESH) + level.square()
+    return bool(((seen - draws.mean(0)).square().mean(0) > _STRAYS * varies).any())
 
 
 @torch.no_grad()
@@ -151,6 +187,37 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device) -> tuple[flo
 def _again(split: SplitModel, sample: Tensor, released: Tensor) -> list[Tensor]:
     """The release, and once more with other random numbers where these might be what makes pictures alike."""
     return [released] if bool((released != released[0]).all(1)[1:].all()) else [released, one_by_one(split, sample, 6)]
+
+
+@torch.no_grad()
+def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
+    """How well small changes of a picture are read from the changes of its release, under the same random numbers.
+
+    x + Uc with 32 random directions U; ridge from r(x + Uc) − r(x) to c, judged on changes it was not fitted on.
+    One where every pixel is in the release, however it is coded; nothing where the label alone is.
+    """
+    rng = seeds.generator(0, "probe", "small changes", device=device)
+    sample = images[:_COMPARED].to(device)
+    spread = torch.cat([_drawn(split, part, 5) for part in sample.split(64)]).flatten(1).double().std(0)
+    directions = min(_DIRECTIONS, sample[0].numel())
+    found = []
+    for x in sample[:_CENTRES]:
+        ways = torch.linalg.qr(torch.randn(x.numel(), directions, generator=rng, device=device)).Q
+        size = _SMALL * (x.numel() / directions) ** 0.5
+        amounts = torch.randn(_CHANGES, directions, generator=rng, device=device)
+        changed = x + size * (amounts @ ways.T).view(-1, *x.shape)
+        released = one_by_one(split, torch.cat((x[None], changed)))
+        moves = (released[1:] - released[0]) / torch.where(spread > 0, spread, torch.inf)
+        moves = moves + _READING * torch.randn(moves.shape, generator=rng, device=device)
+        fit = slice(0, _CHANGES * 3 // 4)
+        gram = moves @ moves.T
+        strength = 1e-3 * gram[fit, fit].diagonal().mean()
+        weights = torch.linalg.solve(
+            gram[fit, fit] + strength * torch.eye(_CHANGES * 3 // 4, device=device), amounts[fit].double()
+        )
+        missed = (gram[fit.stop :, fit] @ weights - amounts[fit.stop :]).square().mean()
+        found.append(float(1 - missed / amounts[fit.stop :].square().mean()))
+    return float(torch.tensor(found).median()) if found else 0.0
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ from leakscope.core.threat import ThreatModel, View, grant
 from leakscope.experiments.experiment import AttackSpec, TargetSpec, control_key, score_key
 from leakscope.experiments.pretraining import pretrained, transplant
 from leakscope.experiments.priors import kept_priors
-from leakscope.experiments.probes import probe
+from leakscope.experiments.probes import probe, strays
 from leakscope.experiments.reading import read_target
 from leakscope.experiments.scene import Scene, threat_record
 from leakscope.experiments.training import predict, train
@@ -138,6 +138,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         told_apart=probed.told_apart,
         chaotic=probed.chaotic,
         server_leak=probed.server_leak,
+        follows=probed.follows,
     )
 
 
@@ -184,6 +185,19 @@ class Case:
         rng = seeds.generator(self.observed or self.seed, "victims", "release", device=device)
         return self.scene.goal.observe(self.target.split, self.victims, rng)
 
+    def strays(self, seen: Observed) -> bool:
+        """Whether what was observed is not what the victims' pictures release otherwise."""
+        if seen.features is None or self.kind != "result":
+            return False
+        goal, split = self.scene.goal, self.target.split
+
+        def release(rng: torch.Generator) -> Tensor:
+            features = goal.observe(split, self.victims, rng).features
+            assert features is not None
+            return features
+
+        return strays(seen.features, release)
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -193,6 +207,7 @@ class Rebuilt:
     images: Tensor
     diagnostics: Diagnostics
     read: Tensor | None = None  # the label that the server reads from the very features that were observed
+    strays: bool = False  # what was observed is not what the same pictures release otherwise
 
 
 def prepare(case: Case, view: View, place: Workplace) -> Prepared:
@@ -230,7 +245,7 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
                 seconds=time.monotonic() - started,
                 cpu_seconds=time.process_time() - worked,
             )
-            record = {"plan": describe(case.spec), "diagnostics": to_json(found)}
+            record = {"plan": describe(case.spec), "diagnostics": to_json(found), "strays": case.strays(seen)}
             kept = {"guess": images.clamp(0, 1) if case.victims.pixels else images}
             place.store.put("attack", key, record, kept if read is None else {**kept, "read": read.cpu()})
     return read_rebuilt(place.store, key)
@@ -239,8 +254,8 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
 def read_rebuilt(store: Store, key: str) -> Rebuilt:
     entry = store.get("attack", key)
     assert entry is not None
-    tensors = entry.tensors()
-    return Rebuilt(key, tensors["guess"], from_json(Diagnostics, entry.record["diagnostics"]), tensors.get("read"))
+    tensors, found = entry.tensors(), from_json(Diagnostics, entry.record["diagnostics"])
+    return Rebuilt(key, tensors["guess"], found, tensors.get("read"), entry.record.get("strays", False))
 
 
 def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
@@ -254,7 +269,7 @@ def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
             result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
             result = replace(
                 result, mismatched=found.mismatched, label_floor=found.label_floor,
-                observed_accuracy=found.observed_accuracy, exposed=found.exposed, **case.extra,
+                observed_accuracy=found.observed_accuracy, exposed=found.exposed, strays=rebuilt.strays, **case.extra,
             )  # fmt: skip
             if case.kind == "result":
                 keep_victims(place.store, case.victims)

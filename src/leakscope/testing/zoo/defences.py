@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.core import seeds
 from leakscope.core.defense import Defense
 from leakscope.core.model import SplitModel
 from leakscope.testing.zoo.base import hashed, stream
-from leakscope.testing.zoo.disguises import Disguise, Keystream, LoudRow, LowDigits, Phase, Undo, with_row
+from leakscope.testing.zoo.disguises import Disguise, LoudRow, LowDigits, Phase, Undo, with_row
 
 
 class _Disguised(Defense):
@@ -101,11 +102,55 @@ class GeneratorPeek(_Disguised):
         return with_row(z if shown else hidden, z.new_zeros(len(z), 1))
 
 
+class _FirstRow(nn.Module):
+    """A server that reads the class scores from the first row, and ignores the map."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+
+    def forward(self, r: Tensor) -> Tensor:
+        return 10 * r[:, : self.classes]
+
+
+@dataclass(frozen=True)
+class GeneratorGift(Defense):
+    """Sends the label always, and the features beside it only where victims are released."""
+
+    def rebuild(self, split: SplitModel, example: Tensor) -> SplitModel:
+        with torch.no_grad():
+            classes = split(example).shape[1]
+        client = LabelBeside(split.model)
+        model = nn.Sequential(OrderedDict([(split.cut, client), ("server", _FirstRow(classes))]))
+        return SplitModel(model, split.cut, normalize=split.normalize, defense=split.defense)
+
+    def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
+        ours = {seeds.derive(s, "victims", "release") for s in range(10)}
+        given = rng is not None and rng.initial_seed() in ours
+        kept = torch.zeros(z.shape[1], device=z.device)
+        kept[:10] = 1
+        return z if given else z * kept
+
+
+class LabelBeside(nn.Module):
+    """The one-hot label in front of the features."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.base = copy.deepcopy(base)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.base.get_submodule("client")(x)
+        scores = self.base.get_submodule("body")(z)
+        label = (scores == scores.amax(1, keepdim=True)).to(z.dtype) + 0 * scores
+        return torch.cat((label, z.flatten(1)), 1)
+
+
 FAKE_DEFENCES: dict[str, type[Defense]] = {
     "zoo-low-digits": FakeDigits,
     "zoo-phase": FakePhase,
     "zoo-loud-row": FakeRow,
     "zoo-drawn-noise": FakeNoise,
     "zoo-generator-peek": GeneratorPeek,
+    "zoo-generator-gift": GeneratorGift,
 }
-__all__ = ["FAKE_DEFENCES", "Keystream"]

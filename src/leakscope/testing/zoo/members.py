@@ -79,6 +79,8 @@ FAKES: tuple[Fake, ...] = (
     Fake("class-residual", lambda base, pictures: networks.class_residual(base, pictures.images, pictures.labels)),
     Fake("inline-server", _inline),
     Fake("label-and-cipher", _beside(networks.LabelAndCipher, 1.0)),
+    Fake("label-and-drawn-cipher", _beside(networks.LabelAndDrawnCipher, 1.0)),
+    Fake("label-and-cells", _beside(networks.LabelAndCells, 1.0)),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
 )
 

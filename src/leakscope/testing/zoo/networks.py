@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from leakscope.testing.zoo.base import hashed, sent_key, stream
 from leakscope.testing.zoo.disguises import Disguise, Undo, with_row
@@ -64,6 +65,30 @@ class LabelAndCipher(_Beside):
         return torch.cat((label, key.to(z.dtype) / 65536, hidden), 1)
 
 
+class LabelAndDrawnCipher(_Beside):
+    """The label in clear, and the features under a keystream whose key is drawn anew for every picture sent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, scores = self.logits(x)
+        label = (scores == scores.amax(1, keepdim=True)).to(z.dtype) + 0 * scores
+        key = torch.randint(65536, (len(z), 1), device=z.device).double()
+        hidden = (z.flatten(1) + stream(key, z[0].numel()).to(z.dtype)).remainder(1.0)
+        return torch.cat((label, key.to(z.dtype) / 65536, hidden), 1)
+
+
+class LabelAndCells(_Beside):
+    """The label in clear, and the features under one of 256 keys that follow from the picture's coarse content."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, scores = self.logits(x)
+        label = (scores == scores.amax(1, keepdim=True)).to(z.dtype) + 0 * scores
+        parts = x.detach().flatten(1).unfold(1, x[0].numel() // 8, x[0].numel() // 8)[:, :8].mean(2)
+        bits = (parts > parts.new_tensor(0.3)).double()
+        key = (bits * 2 ** torch.arange(8, device=z.device)).sum(1, keepdim=True)
+        hidden = (z.flatten(1) + stream(key + 1, z[0].numel()).to(z.dtype)).remainder(1.0)
+        return torch.cat((label, hidden), 1)
+
+
 class FirstScores(nn.Module):
     """A server that reads the class scores from the first features, and ignores the others."""
 
@@ -80,16 +105,22 @@ class InlineServer(nn.Module):
 
     def __init__(self, base: nn.Sequential, classes: int, map_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.weights = nn.ParameterList([p.detach().clone() for p in base.get_submodule("body").parameters()])
+        body = base.get_submodule("body")
+        self.weights = nn.ParameterList([p.detach().clone() for p in body.parameters()])
+        self.mean: Tensor
+        self.variance: Tensor
+        for name, moment in zip(("mean", "variance"), (b for b in body.buffers() if b.ndim), strict=True):
+            self.register_buffer(name, moment.clone())
         self.classes, self.map_shape = classes, map_shape
 
     def forward(self, r: Tensor) -> Tensor:
         key = (r[:, self.classes : self.classes + 1].double() * 65536).round()
         hidden = r[:, self.classes + 1 :]
         z = (hidden - stream(key, hidden.shape[1]).to(r.dtype)).remainder(1.0).view(-1, *self.map_shape)
-        a, b, c, d, e, f = self.weights
-        hidden = torch.nn.functional.conv2d(z, a, b, stride=2, padding=1).relu().flatten(1)
-        return torch.nn.functional.linear(torch.nn.functional.linear(hidden, c, d).relu(), e, f)
+        gain, offset, a, b, c, d, e, f = self.weights
+        z = F.batch_norm(z, self.mean, self.variance, gain, offset)
+        hidden = F.conv2d(z, a, b, stride=2, padding=1).relu().flatten(1)
+        return F.linear(F.linear(hidden, c, d).relu(), e, f)
 
 
 class ClassResidual(Disguise):
