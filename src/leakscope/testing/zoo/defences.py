@@ -119,7 +119,7 @@ class GeneratorGift(Defense):
 
     def rebuild(self, split: SplitModel, example: Tensor) -> SplitModel:
         with torch.no_grad():
-            classes = split(example).shape[1]
+            classes = split.model(split.normalize(example)).shape[1]
         client = LabelBeside(split.model)
         model = nn.Sequential(OrderedDict([(split.cut, client), ("server", _FirstRow(classes))]))
         return SplitModel(model, split.cut, normalize=split.normalize, defense=split.defense)

@@ -36,7 +36,7 @@ class _LabelOnly(Defense):
 
     def rebuild(self, split: SplitModel, example: Tensor) -> SplitModel:
         with torch.no_grad():
-            classes = split(example).shape[1]
+            classes = split.model(split.normalize(example)).shape[1]
         whole = nn.Sequential(OrderedDict(network=split.model))
         model = nn.Sequential(OrderedDict([(split.cut, whole), ("server", _Scores(self.codes(classes)))]))
         return SplitModel(model, split.cut, normalize=split.normalize, defense=split.defense)
