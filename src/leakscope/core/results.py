@@ -153,6 +153,11 @@ class TargetRecord:
     notes: Plain = field(default_factory=dict)  # what the defence says about the training
     unit_separability: Spread | None = None  # of features scaled to length 1, which a change of scale cannot move
     stop: int | None = None  # the epoch of its run whose weights it has; None: the last
+    unsteady: bool = False  # the same pictures and random numbers gave different releases
+    told_apart: float = 1.0  # share of pictures whose release differs from that of every other of their label
+    chaotic: float = 0.0  # share of features that a change nobody sees moves as much as another picture does
+    server_leak: float | None = None  # what ridge rebuilds from the server's own activations
+    follows: float = 0.0  # share of small changes of a picture that can be read from what they change in its release
 
     @property
     def name(self) -> str:
@@ -227,6 +232,7 @@ class AttackResult:
     observed_accuracy: float | None = None  # of the head on the very features that were observed
     exposed: int = 0  # victims whose own leak passes 0.9
     victims_from: str = "heldout"  # see DataRecord
+    strays: bool = False  # what was observed is not what the same pictures release otherwise
     command: str | None = None  # what repeats it, but for cut, defence, attack and seed
     by: str | None = None  # who attacked, for an outside attack
     controls: tuple[ControlResult, ...] = ()

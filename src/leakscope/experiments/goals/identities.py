@@ -122,7 +122,7 @@ class Identities(Goal):
     def judge_work(self, scene: Scene) -> float:
         return float(max(scene.config.evaluator.training.epochs, 1) * len(scene.splits.private))
 
-    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
+    def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:
         rng = seeds.generator(case.seed, "target", "believes", device=place.device)
         believed = predict(case.target.split, guess, rng, place.device).argmax(1)
         judged = judge_of(case.scene, place).judge(guess, case.victims.labels, believed)
