@@ -142,7 +142,8 @@ class Campaign:
         chunks = self.ours[:count].split(CHUNK)
         columns = [torch.cat([eyes.columns(self.releases.draw(index)) for index in chunks]) for _ in range(draws)]
         pixels = self.releases.images(self.ours[:count]).flatten(1)
-        fitted = fit(torch.stack(columns, 1).flatten(0, 1), pixels, draws, child(self.rng, self.view.device))
+        every = torch.stack(columns, 1).flatten(0, 1)
+        fitted = fit(every, pixels, draws, child(self.rng, every.device))
         self.plan["strength"] = fitted.strength
 
         eyes = Eyes(self.view, readers, fitted.linear)

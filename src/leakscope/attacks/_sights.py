@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core import seeds
+from leakscope.core.devices import widened
 from leakscope.core.threat import Access, View
 
 RELEASED = "released"
@@ -67,17 +68,17 @@ class Reader:
 
     @classmethod
     def of(cls, features: Tensor) -> Reader:
-        flat = features.flatten(1).double()
+        flat = widened(features).flatten(1)
         return cls(flat.mean(0), feature_scale(flat))
 
     def __call__(self, features: Tensor) -> Tensor:
         """Standardised features in the shape they came in, fit for a network."""
-        flat = (features.flatten(1).double() - self.center) / self.scale
-        return flat.clamp(-FARTHEST, FARTHEST).float().view(features.shape)
+        flat = (widened(features).flatten(1) - self.center) / self.scale
+        return flat.clamp(-FARTHEST, FARTHEST).to(features.device, torch.float32).view(features.shape)
 
     def columns(self, features: Tensor) -> Tensor:
         """N×D for a linear fit, in double precision; above a limit D random sums of signed columns (count sketch)."""
-        flat = ((features.flatten(1).double() - self.center) / self.scale).clamp(-FARTHEST, FARTHEST)
+        flat = ((widened(features).flatten(1) - self.center) / self.scale).clamp(-FARTHEST, FARTHEST)
         if flat.shape[1] <= _WIDEST:
             return flat
         rng = seeds.generator(0, "sketch", flat.shape[1])
@@ -93,7 +94,7 @@ def choose(sights: dict[str, Tensor], images: Tensor) -> tuple[list[str], dict[s
     better; a second one joins when the two together are clearly better than the best alone.
     """
     grams = {name: _gram(features) for name, features in sights.items()}
-    target = images.flatten(1).double()
+    target = widened(images).flatten(1)
     errors = {name: _held_out_error(gram, target) for name, gram in grams.items() if gram is not None}
     if RELEASED not in errors:
         errors[RELEASED] = float("inf")

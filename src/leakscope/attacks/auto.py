@@ -17,6 +17,7 @@ from leakscope.attacks._refine import Held, refine
 from leakscope.attacks._residual import Eyes, corrected
 from leakscope.attacks._sights import Reader
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.devices import brought
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
@@ -107,7 +108,7 @@ class Auto(Attack):
         if not prepared.tensors:
             mean = view.public.images.mean(0).to(view.device)
             return Reconstruction(mean.expand(len(seen), *mean.shape).clone(), prepared.diagnostics)
-        tensors = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
+        tensors = {name: brought(tensor, view.device) for name, tensor in prepared.tensors.items()}
         plan = json.loads(bytes(tensors["plan"].tolist()).decode())
         every = [seen.features.to(view.device), *([] if seen.repeats is None else seen.repeats.to(view.device))]
         images = torch.stack([_guessed(view, tensors, plan, z) for z in every]).mean(0)

@@ -37,12 +37,11 @@ def plan_of(config: Path | None, scale: str | None, extra: list[str] | None, thr
 
 
 def work_at(store: Path, device: str) -> Any:
-    from leakscope.api import choose_device
     from leakscope.experiments.workplace import Workplace
+    from leakscope.runners.devices import chosen
     from leakscope.store import Store
 
-    chosen = choose_device(device)
-    return Workplace(Store(store), chosen)
+    return Workplace(Store(store), chosen(device))
 
 
 def print_json(value: object) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
+from leakscope.core.devices import brought
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
@@ -244,7 +245,7 @@ def prepare(case: Case, view: View, place: Workplace) -> Prepared:
     with place.store.claim("prepared", key) as done:
         if done is not None:
             diagnostics = from_json(Diagnostics, done.record["diagnostics"])
-            return Prepared({k: t.to(place.device) for k, t in done.tensors().items()}, diagnostics)
+            return Prepared({k: brought(t, place.device) for k, t in done.tensors().items()}, diagnostics)
         progress.say(f"{label(case.attack)}: preparing")
         prepared = case.attack.prepare(view, case.rng("prepare", place.device))
         record = {"plan": describe(case.spec), "diagnostics": to_json(prepared.diagnostics)}

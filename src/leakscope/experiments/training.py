@@ -165,7 +165,7 @@ class _Run:
         loss_sum = penalty_sum = torch.zeros((), device=self.device)
         hits = torch.zeros((), device=self.device)
         size = min(training.batch, len(order))
-        with seeds.ambient(self.seed, "target", "epoch", epoch):
+        with seeds.ambient(self.seed, "target", "epoch", epoch, device=self.device):
             for number in range(self.steps):
                 index = order[number * size : (number + 1) * size]
                 x, y = self.data.images[index], self.data.labels[index].to(self.device)

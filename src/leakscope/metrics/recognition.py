@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.metric import METRICS, Scored
 from leakscope.metrics.distribution import frechet_distance
 from leakscope.metrics.embedder import least_squared_distance
@@ -79,12 +80,14 @@ def neighbourhoods(real: Tensor, fake: Tensor, k: int = 3) -> Neighbourhoods:
     if min(len(real), len(fake)) <= k:
         raise ValueError(f"{k} neighbours need more than {k} points in each set, not {len(real)} and {len(fake)}")
 
+    real, fake = widened(real), widened(fake)
+
     def radii(points: Tensor) -> Tensor:
         return torch.cdist(points, points).kthvalue(k + 1, dim=1).values  # the nearest is the point itself
 
-    between = torch.cdist(real.double(), fake.double())
-    in_real = between <= radii(real.double())[:, None]
-    in_fake = between <= radii(fake.double())[None]
+    between = torch.cdist(real, fake)
+    in_real = between <= radii(real)[:, None]
+    in_fake = between <= radii(fake)[None]
     return Neighbourhoods(
         precision=in_real.any(0).float().mean().item(),
         recall=in_fake.any(1).float().mean().item(),

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from leakscope.core.data import ImageSet, Splits
+from leakscope.core.devices import widened
 from leakscope.core.model import SplitModel
 
 #: One sample's loss from the outputs of a network for that sample alone, and what the sample is compared with.
@@ -162,10 +163,10 @@ def _profile(model: nn.Module, images: Tensor, against: Tensor, loss: SampleLoss
         return loss(outputs, target[None] if target.ndim == 0 else target)
 
     each = vmap(grad(of_one), in_dims=(None, 0, 0))
-    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
+    sums = {name: widened(torch.zeros_like(p)) for name, p in parameters.items()}
     for part, own in zip(images.split(chunk), against.split(chunk), strict=True):
         for name, gradients in each(parameters, part, own).items():
-            sums[name] += gradients.double().square().sum(0)
+            sums[name] += widened(gradients).square().sum(0)
     fisher = {name: total / len(images) for name, total in sums.items()}
 
     def over(layer: str, value: Callable[[str], Tensor]) -> Tensor:
@@ -176,6 +177,6 @@ def _profile(model: nn.Module, images: Tensor, against: Tensor, loss: SampleLoss
         mean=torch.stack([over(layer, fisher.__getitem__).mean() for layer in owners]),
         total=torch.stack([over(layer, fisher.__getitem__).sum() for layer in owners]),
         weighted=torch.stack(
-            [over(layer, lambda n: fisher[n] * parameters[n].double() ** 2).sum() for layer in owners]
+            [over(layer, lambda n: fisher[n] * widened(parameters[n]) ** 2).sum() for layer in owners]
         ),
     )
