@@ -159,6 +159,8 @@ def test_nothing_that_is_not_finite_is_ever_returned() -> None:
 def test_restarts_keep_the_best_objective() -> None:
     once, _ = attacked(Search(steps=8), None)
     thrice, _ = attacked(Search(steps=8, restarts=3), None)
+    assert once.diagnostics.objective is not None
+    assert thrice.diagnostics.objective is not None
     assert thrice.diagnostics.objective <= once.diagnostics.objective
 
 

@@ -47,7 +47,8 @@ def _name(prior: object) -> str:
 
 
 def _scores(x: Tensor) -> Tensor:
-    return small_split()(x)
+    scores: Tensor = small_split()(x)
+    return scores
 
 
 def _fit(prior: Prior, public: ImageSet = PUBLIC, seed: int = 0, checkpoint: Path | None = None) -> PriorState:
