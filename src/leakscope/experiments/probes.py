@@ -121,8 +121,10 @@ def strays(seen: Tensor, release: Callable[[torch.Generator], Tensor]) -> bool:
     fresh releases is, on average over victims, six times what these vary.
     """
 
+    device = seen.device
+
     def fresh() -> Tensor:
-        rng = torch.Generator(device=seen.device)
+        rng = torch.Generator(device=device)
         rng.seed()
         return release(rng).cpu().double()
 
