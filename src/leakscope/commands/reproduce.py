@@ -54,8 +54,6 @@ def reproduce(
 
     Examples:
 
-      leakscope reproduce
-
       leakscope reproduce --list
 
       leakscope reproduce peel-table2 --data-root ../shared/data --workers 2
