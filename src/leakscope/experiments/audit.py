@@ -18,21 +18,23 @@ from leakscope.auditing.headline import Leaks, exposed, headline, over_seeds
 from leakscope.auditing.verdict import judge
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
-from leakscope.core.results import (
-    AttackResult,
+from leakscope.core.reports import (
     AuditReport,
     ControlReport,
-    ControlResult,
     DataRecord,
-    Finding,
-    Flag,
     GroupReport,
-    MetricInfo,
     PartRecord,
     ShownPictures,
+    TargetReport,
+)
+from leakscope.core.results import (
+    AttackResult,
+    ControlResult,
+    Finding,
+    Flag,
+    MetricInfo,
     Summary,
     TargetRecord,
-    TargetReport,
     from_json,
 )
 from leakscope.core.spec import describe, digest

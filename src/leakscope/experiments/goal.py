@@ -14,7 +14,8 @@ from leakscope.core.attack import Attack, Observed
 from leakscope.core.data import ImageSet, Splits
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
-from leakscope.core.results import AttackResult, ControlReport, ControlResult, Flag, Summary
+from leakscope.core.reports import ControlReport
+from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
 from leakscope.core.spec import Kind
 from leakscope.core.words import Control
 

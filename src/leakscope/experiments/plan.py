@@ -18,7 +18,8 @@ from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, build_defense, members
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.core.results import Direction, LeftOut
+from leakscope.core.reports import LeftOut
+from leakscope.core.results import Direction
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
 from leakscope.experiments.config import AuditConfig, load_data
