@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leakscope.auditing.verdict import gravest
+from leakscope.commands.settings import print_json
 from leakscope.core.errors import UsageError
+from leakscope.core.results import to_json
 from leakscope.experiments.audit import Audit
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.folder import require_writable, write_folder
@@ -63,6 +66,14 @@ def run_plans(
         page = studies.write_study(study, runs, results or out)
         sys.stderr.write(f"results: {page}\n")
     return finished
+
+
+def told(finished: Mapping[str, Audit], as_json: bool) -> int:
+    """The exit code of finished audits; their reports are printed as JSON when asked for."""
+    if as_json:
+        documents = {name: to_json(audit.report) for name, audit in finished.items()}
+        print_json(documents if len(documents) > 1 else next(iter(documents.values())))
+    return gravest(audit.exit_code for audit in finished.values())
 
 
 def _workers(plans: Mapping[str, Plan], place: Workplace, manner: Manner) -> int | None:
