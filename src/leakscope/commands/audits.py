@@ -77,7 +77,7 @@ def told(finished: Mapping[str, Audit], as_json: bool) -> int:
 
 
 def _workers(plans: Mapping[str, Plan], place: Workplace, manner: Manner) -> int | None:
-    """As many as asked for; unasked, one a core for class attacks on a processor: long jobs that share little."""
+    """As many as asked for; unasked, one per core for class attacks on a processor: long jobs that share little."""
     if manner.workers is not None or place.device.type != "cpu":
         return manner.workers
     from leakscope.runners.machine import usable_cores

@@ -38,7 +38,9 @@ def bench(
     scale: Scale = None,
     set_: Set = None,
     runner: Annotated[RunnerName, option("--runner", help="Where jobs run.", panel=RUN)] = RunnerName.pool,
-    workers: Annotated[int | None, option("--workers", help="Jobs at a time.  [one a core or GPU]", panel=RUN)] = None,
+    workers: Annotated[
+        int | None, option("--workers", help="Jobs at a time.  [one per core or GPU]", panel=RUN)
+    ] = None,
     threads: Annotated[int, option("--threads", help="CPU threads of a job.", panel=RUN)] = 1,
     device: Device = "auto",
     ray_address: Annotated[
