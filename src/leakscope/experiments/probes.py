@@ -120,6 +120,7 @@ def strays(seen: Tensor, release: Callable[[torch.Generator], Tensor]) -> bool:
     no better than to answer as it usually does. A random feature strays when its squared distance from the mean of
     fresh releases is, on average over victims, six times what these vary.
     """
+
     def fresh() -> Tensor:
         rng = torch.Generator(device=seen.device)
         rng.seed()
@@ -182,7 +183,9 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device) -> tuple[flo
     the cell only. Whoever is the only one of its predicted label has nobody to be told from, and does not count.
     """
     sample = images[:_COMPARED].to(device)
-    labels = torch.cat([split.run(part, seeds.generator(5, "probe", device=device)).scores.argmax(1) for part in sample.split(64)])
+    labels = torch.cat(
+        [split.run(part, seeds.generator(5, "probe", device=device)).scores.argmax(1) for part in sample.split(64)]
+    )
     peers = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool, device=device)
     counted = peers.any(1)
     released = one_by_one(split, sample)
