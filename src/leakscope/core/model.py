@@ -76,7 +76,7 @@ class _Watched(TorchDispatchMode):
         if self.on and isinstance(first, Tensor) and first.ndim > 1 and len(first) == self.count:
             self.number += 1
             numbers = first[0].numel() if len(first) else 0
-            fits = first.is_floating_point() and 1 < numbers and self.size + numbers <= _KEPT
+            fits = first.is_floating_point() and numbers > 1 and self.size + numbers <= _KEPT
             if fits and not name.startswith(_SAME):
                 key = f"{name} {self.number}"
                 self.kept[key] = first.clone()
