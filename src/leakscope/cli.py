@@ -143,6 +143,7 @@ def train(
     data_root: DataRoot = None,
     resize: Resize = None,
     model: Model = None,
+    weights: Weights = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -157,11 +158,18 @@ def train(
     dry_run: DryRun = False,
     threads: Threads = None,
 ) -> int:
-    """Train targets with their defences; an audit with the same settings finds them in the store."""
+    """Train targets with their defences; an audit with the same settings finds them in the store.
+
+    Examples:
+
+      leakscope train --data mnist5k --model convnet --defense bottleneck+gaussian:sigma=0.1 --save w.safetensors
+
+      leakscope train --model mine.py:build --weights mine.safetensors --defense nopeek --epochs 3 --data folder:photos
+    """
     plan = plan_of(
         config, scale, set_, threads,
-        data=data, data_root=data_root, resize=resize, model=model, cuts=cut, defenses=defense, seeds=seed,
-        **{"training.epochs": epochs},
+        data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut,
+        defenses=defense, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
         return show_plan(plan, json_)
@@ -175,11 +183,9 @@ def train(
     if save is not None:
         if len(trained) != 1:
             raise UsageError(f"--save writes one target, {len(trained)} were trained; name one cut, defence and seed")
-        from safetensors.torch import save_file
+        from leakscope.models.weights import save_weights
 
-        save.parent.mkdir(parents=True, exist_ok=True)
-        state = {name: tensor.contiguous() for name, tensor in trained[0].split.model.state_dict().items()}
-        save_file(state, save)
+        save_weights(trained[0].split.model, save)
     if json_:
         print_json([to_json(target.record) for target in trained])
     else:

@@ -64,9 +64,8 @@ def with_flags(
         raised = dict.fromkeys((*_own(result, target), *against[result.key]), where)
         raised |= {c.flag: c.where or c.attack for c in result.controls if c.flag is not None and not c.passed}
         place = f"{target.defense.label} at {target.cut}, seed {target.seed}"
-        raised |= dict.fromkeys(
-            _of_target(result, target, blind=blind, linear=linear, missed=missed, unread=unread), place
-        )
+        shared = _of_target(result, target, blind=blind, linear=linear, missed=missed, unread=unread)
+        raised |= dict.fromkeys(shared, place)
         if lost:
             raised[FlagId.ACCURACY_COLLAPSED] = f"{target.defense.label} at {target.cut}"
         named = {flag: _with_blocks(flag, place, result.diagnostics) for flag, place in raised.items()}

@@ -61,7 +61,7 @@ class _Watched(TorchDispatchMode):
     """Keeps what every operation computes for a batch of `count` pictures, also where no layer shows it."""
 
     def __init__(self, count: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = count
         self.on = False
         self.number = 0
@@ -209,6 +209,13 @@ class SplitModel(nn.Module):
             for handle in handles:
                 handle.remove()
         return kept | watched.kept
+
+    def decide(self, z: Tensor, start: Tensor) -> Tensor:
+        """Scores of the features `z` that a client sent.
+
+        `start` are as many pictures of any content: they begin the pass, and the layers behind the cut never see them.
+        """
+        return self._forward(start, lambda _: z.clone())
 
     def release(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """What leaves the client for the pictures `x`."""

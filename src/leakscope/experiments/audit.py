@@ -18,21 +18,23 @@ from leakscope.auditing.headline import Leaks, exposed, headline, over_seeds
 from leakscope.auditing.verdict import judge
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
-from leakscope.core.results import (
-    AttackResult,
+from leakscope.core.reports import (
     AuditReport,
     ControlReport,
-    ControlResult,
     DataRecord,
-    Finding,
-    Flag,
     GroupReport,
-    MetricInfo,
     PartRecord,
     ShownPictures,
+    TargetReport,
+)
+from leakscope.core.results import (
+    AttackResult,
+    ControlResult,
+    Finding,
+    Flag,
+    MetricInfo,
     Summary,
     TargetRecord,
-    TargetReport,
     from_json,
 )
 from leakscope.core.spec import describe, digest
@@ -260,7 +262,8 @@ def _groups(found: Sequence[_Found], store: Store) -> tuple[GroupReport, ...]:
     """The seeds of each network, cut and defence together."""
     grouped: dict[str, list[_Found]] = {}
     for own in found:
-        grouped.setdefault(digest([own.spec.model, own.spec.cut, describe(own.spec.defense)]), []).append(own)
+        which = [own.spec.model, own.spec.cut, describe(own.spec.defense), own.spec.stop]
+        grouped.setdefault(digest(which), []).append(own)
     groups = []
     for seeds in grouped.values():
         leak, share = over_seeds([leaks_of(own.results, store) for own in seeds])
@@ -323,7 +326,7 @@ def _data(scene: Scene) -> DataRecord:
     parts = {name: PartRecord(len(part), part.digest()) for name, part in vars(scene.splits).items()}
     return DataRecord(
         name=scene.short_data_name, shape=scene.splits.private.shape, classes=len(scene.splits.private.classes),
-        victims=len(scene.first_victims), **parts,
+        victims=len(scene.first_victims), victims_from=scene.config.chosen_victims.source, **parts,
     )  # fmt: skip
 
 

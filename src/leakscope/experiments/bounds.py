@@ -9,7 +9,8 @@ from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, members
 from leakscope.core.model import SplitModel
-from leakscope.core.results import Bound, from_json, to_json
+from leakscope.core.reports import Bound
+from leakscope.core.results import from_json, to_json
 from leakscope.defenses.gaussian import Gaussian
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.scene import Scene

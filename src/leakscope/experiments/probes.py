@@ -82,7 +82,7 @@ def depends_on_batch(split: SplitModel, images: Tensor, device: torch.device) ->
             sample = images[:size].roll(shift, 0)
             place = slice(shift, shift + min(_ALONE, size))
             beside = torch.stack([_drawn(split, sample, 7 + d)[place] for d in range(draws)])
-            if _differ(alone[:, : beside.shape[1]].double(), beside.double()):
+            if _differ(alone[:, : beside.shape[1]].cpu().double(), beside.cpu().double()):
                 return True
     return False
 
@@ -121,15 +121,17 @@ def strays(seen: Tensor, release: Callable[[torch.Generator], Tensor]) -> bool:
     fresh releases is, on average over victims, six times what these vary.
     """
 
+    device = seen.device
+
     def fresh() -> Tensor:
-        rng = torch.Generator(device=seen.device)
+        rng = torch.Generator(device=device)
         rng.seed()
-        return release(rng).double()
+        return release(rng).cpu().double()
 
     first = fresh()
     if first.shape != seen.shape:
         return True
-    seen = seen.double()
+    seen = seen.cpu().double()
     level = 1e-3 * seen.std(0) + 1e-5 * seen.abs().amax(0)
     if bool(((seen - first).abs() <= level).all()):
         return False
@@ -154,19 +156,19 @@ def one_by_one(split: SplitModel, images: Tensor, seed: int = 5) -> Tensor:
     """
     few = images[:_ALONE]
     if _same(_drawn(split, few, 0), _drawn(split, few, 1)):
-        return torch.cat([_drawn(split, part, seed) for part in images.split(64)]).flatten(1).double()
+        return torch.cat([_drawn(split, part, seed) for part in images.split(64)]).flatten(1).cpu().double()
     with seeds.ambient(0, "probe"):
         first = split.encode(few)
     with seeds.ambient(1, "probe"):
         steady = _same(first, split.encode(few))
     if not steady:
-        return torch.cat([_drawn(split, x[None], seed) for x in images]).flatten(1).double()
+        return torch.cat([_drawn(split, x[None], seed) for x in images]).flatten(1).cpu().double()
     rows = []
     for z in torch.cat([split.encode(part) for part in images.split(64)]).split(1):
         with seeds.ambient(seed, "probe"):
             rng = seeds.generator(seed, "probe", device=images.device)
             rows.append(split.defense.release(z, rng, training=split.training))
-    return torch.cat(rows).flatten(1).double()
+    return torch.cat(rows).flatten(1).cpu().double()
 
 
 def alike(first: Tensor, second: Tensor) -> Tensor:
@@ -183,10 +185,10 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device) -> tuple[flo
     the cell only. Whoever is the only one of its predicted label has nobody to be told from, and does not count.
     """
     sample = images[:_COMPARED].to(device)
-    labels = torch.cat(
-        [split.run(part, seeds.generator(5, "probe", device=device)).scores.argmax(1) for part in sample.split(64)]
-    )
-    peers = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool, device=device)
+    rngs = (seeds.generator(5, "probe", device=device) for _ in sample.split(64))
+    scores = [split.run(part, rng).scores for part, rng in zip(sample.split(64), rngs, strict=True)]
+    labels = torch.cat(scores).argmax(1).cpu()
+    peers = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
     counted = peers.any(1)
     released = one_by_one(split, sample)
     told = [((alike(one, one) & peers).any(1).logical_not() & counted).sum() for one in _again(split, sample, released)]
@@ -218,7 +220,7 @@ def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
     """
     rng = seeds.generator(0, "probe", "small changes", device=device)
     sample = images[:_COMPARED].to(device)
-    spread = torch.cat([_drawn(split, part, 5) for part in sample.split(64)]).flatten(1).double().std(0)
+    spread = torch.cat([_drawn(split, part, 5) for part in sample.split(64)]).flatten(1).cpu().double().std(0)
     directions = min(_DIRECTIONS, sample[0].numel())
     found = []
     for x in sample[:_CENTRES]:
@@ -226,20 +228,19 @@ def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
         size = _SMALL * (x.numel() / directions) ** 0.5
         amounts = torch.randn(_CHANGES, directions, generator=rng, device=device)
         changed = x + size * (amounts @ ways.T).view(-1, *x.shape)
+        known = amounts.cpu()
         released = one_by_one(split, torch.cat((x[None], changed)))
         moves = (released[1:] - released[0]) / torch.where(spread > 0, spread, torch.inf)
         # A border crossed (a wrap, another key) throws a value far out; what the others tell stays.
         usual = moves.abs().median(0).values
         moves = torch.where(moves.abs() <= 8 * usual, moves, 0.0)
-        moves = moves + _READING * torch.randn(moves.shape, generator=rng, device=device)
+        moves = moves + _READING * torch.randn(moves.shape, generator=rng, device=device).cpu()
         fit = slice(0, _CHANGES * 3 // 4)
         gram = moves @ moves.T
         strength = 1e-3 * gram[fit, fit].diagonal().mean()
-        weights = torch.linalg.solve(
-            gram[fit, fit] + strength * torch.eye(_CHANGES * 3 // 4, device=device), amounts[fit].double()
-        )
-        missed = (gram[fit.stop :, fit] @ weights - amounts[fit.stop :]).square().mean()
-        found.append(float(1 - missed / amounts[fit.stop :].square().mean()))
+        weights = torch.linalg.solve(gram[fit, fit] + strength * torch.eye(_CHANGES * 3 // 4), known[fit].double())
+        missed = (gram[fit.stop :, fit] @ weights - known[fit.stop :]).square().mean()
+        found.append(float(1 - missed / known[fit.stop :].square().mean()))
     return float(torch.tensor(found).median()) if found else 0.0
 
 

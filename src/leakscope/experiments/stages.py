@@ -13,6 +13,8 @@ from torch import Tensor
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
+from leakscope.core.devices import brought
+from leakscope.core.errors import UsageError
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import (
@@ -34,7 +36,7 @@ from leakscope.experiments.priors import kept_priors
 from leakscope.experiments.probes import probe, strays
 from leakscope.experiments.reading import read_target
 from leakscope.experiments.scene import Scene, threat_record
-from leakscope.experiments.training import predict, train
+from leakscope.experiments.training import History, Training, predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.separability import separability
 from leakscope.metrics.utility import accuracy, calibration
@@ -63,22 +65,7 @@ def train_target(scene: Scene, spec: TargetSpec, place: Workplace) -> Target:
     """Stage train: the target with its defence, from the store or trained now, and what it is good for."""
     split = scene.build(spec).to(place.device)
     if spec.training["epochs"]:
-        with place.store.claim("trained", spec.trained_key) as done:
-            if done is None:
-                if scene.config.pretraining is not None:
-                    _begin_with_public_classes(scene, spec, split, place)
-                progress.say(
-                    f"training {label(scene.architecture)} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}"
-                )
-                checkpoint = place.store.scratch("trained", spec.trained_key) / "checkpoint.pt"
-                split, history, notes = train(
-                    split, scene.splits.private, scene.config.training,
-                    seed=spec.seed, device=place.device, checkpoint=checkpoint,
-                )  # fmt: skip
-                record = {"plan": spec.plain(), "history": vars(history), "notes": notes}
-                place.store.put("trained", spec.trained_key, record, split.state_dict())
-            else:
-                split.load_state_dict(done.tensors())
+        split = _trained(scene, spec, split, scene.config.training, place)
     split.eval().requires_grad_(False)
     with place.store.claim("target", spec.key) as known:
         if known is None:
@@ -87,6 +74,46 @@ def train_target(scene: Scene, spec: TargetSpec, place: Workplace) -> Target:
     found = read_target(place.store, spec.key)
     assert found is not None
     return Target(found, split)
+
+
+def _trained(scene: Scene, spec: TargetSpec, split: SplitModel, training: Training, place: Workplace) -> SplitModel:
+    """The network with the weights of its run after the epoch it stops at, from the store or trained now."""
+    store, run = place.store, replace(spec, stop=None)
+    with store.claim("trained", spec.trained_key) as done:
+        if done is None:
+            if training.start is not None and spec.start is not None:
+                _begin_with(_started(scene, spec.start, training.start, place), split)
+            elif scene.config.pretraining is not None:
+                _begin_with_public_classes(scene, spec, split, place)
+            progress.say(
+                f"training {label(scene.architecture)} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}"
+            )
+
+            def keep(epoch: int, network: SplitModel, history: History) -> None:
+                record = {"plan": run.plain(), "history": vars(history), "notes": {"stopped_after": epoch}}
+                store.put("trained", replace(spec, stop=epoch).weights_key, record, network.state_dict())
+
+            split, history, notes = train(
+                split, scene.splits.private, training, seed=spec.seed, device=place.device,
+                checkpoint=store.scratch("trained", spec.trained_key) / "checkpoint.pt", reached=keep,
+            )  # fmt: skip
+            record = {"plan": run.plain(), "history": vars(history), "notes": notes}
+            store.put("trained", spec.trained_key, record, split.state_dict())
+    entry = store.get("trained", spec.weights_key)
+    if entry is None:
+        raise UsageError(f"its weights after epoch {spec.stop} are no longer in the store; train it in a new one")
+    split.load_state_dict(entry.tensors())
+    return split
+
+
+def _started(scene: Scene, spec: TargetSpec, training: Training, place: Workplace) -> SplitModel:
+    """The undefended network that all defences of a seed begin with."""
+    return _trained(scene, spec, scene.build(spec).to(place.device), training, place)
+
+
+def _begin_with(first: SplitModel, split: SplitModel) -> None:
+    """Weights that a defence's own layers take the place of stay as they were drawn."""
+    transplant(first.model.state_dict(), split)
 
 
 def _begin_with_public_classes(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplace) -> None:
@@ -108,9 +135,9 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
     released = split.release(sample, rng)
     again = split.release(sample[:8], seeds.generator(1, "again", device=device))
     once = split.release(sample[:8], seeds.generator(2, "again", device=device))
-    spread = separability(released.cpu().flatten(1))
+    spread, unit = (separability(released.cpu().flatten(1), unit_norm=unit_norm) for unit_norm in (False, True))
     probed = probe(split, scene.splits.public, heldout, device)
-    trained = place.store.get("trained", spec.trained_key) if spec.training["epochs"] else None
+    trained = place.store.get("trained", spec.weights_key) if spec.training["epochs"] else None
     return TargetRecord(
         key=spec.key,
         trained=None if trained is None else trained.key,
@@ -131,6 +158,8 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         random_release=not torch.equal(again, once),
         batch_dependent=probed.batch_dependent,
         separability=Spread(spread.min, spread.mean, spread.max),
+        unit_separability=Spread(unit.min, unit.mean, unit.max),
+        stop=spec.stop,
         has_use=spec.weights is not None or spec.training["epochs"] > 0 or scene.architecture.trained,
         identity=spec.plain(),
         notes={} if trained is None else trained.record["notes"],
@@ -161,12 +190,12 @@ class Case:
     def of(cls, scene: Scene, target: Target, attack: Attack, **changed: Any) -> Case:
         """An attack as the scene has it, but for what is `changed`."""
         seed = target.record.seed
-        usual = cls(scene, target, attack, seed, scene.threat, scene.splits.public, scene.victims(seed))
+        usual = cls(scene, target, attack, seed, scene.threat, scene.public, scene.victims(seed))
         return replace(usual, **changed)
 
     @property
     def spec(self) -> AttackSpec:
-        usual = self.public is self.scene.splits.public
+        usual = self.public is self.scene.public
         return AttackSpec(
             self.target.key, self.threat, self.attack, self.seed, None if usual else self.public.digest()
         )  # fmt: skip
@@ -216,7 +245,7 @@ def prepare(case: Case, view: View, place: Workplace) -> Prepared:
     with place.store.claim("prepared", key) as done:
         if done is not None:
             diagnostics = from_json(Diagnostics, done.record["diagnostics"])
-            return Prepared({k: t.to(place.device) for k, t in done.tensors().items()}, diagnostics)
+            return Prepared({k: brought(t, place.device) for k, t in done.tensors().items()}, diagnostics)
         progress.say(f"{label(case.attack)}: preparing")
         prepared = case.attack.prepare(view, case.rng("prepare", place.device))
         record = {"plan": describe(case.spec), "diagnostics": to_json(prepared.diagnostics)}
@@ -296,8 +325,14 @@ def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summar
         diagnostics=rebuilt.diagnostics,
         control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), len(case.victims)),
         mismatched=0.0,
-        command=scene.command,
+        victims_from=scene.config.chosen_victims.source,
+        command=_command(case),
     )
+
+
+def _command(case: Case) -> str | None:
+    command, stop = case.scene.command, case.target.record.stop
+    return command if command is None or stop is None else f"{command} --set stops=[{stop}]"
 
 
 def run_case(case: Case, place: Workplace) -> AttackResult:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.errors import UsageError
 from leakscope.core.seeds import generator
 
@@ -48,4 +49,4 @@ def separability(features: Tensor, *, at_most: int = 512, seed: int = 0, unit_no
     if unit_norm:
         rows = torch.nn.functional.normalize(rows, dim=1)
     distances = torch.pdist(rows)
-    return Separability(float(distances.min()), float(distances.mean()), float(distances.max()), len(rows))
+    return Separability(float(distances.min()), float(widened(distances).mean()), float(distances.max()), len(rows))

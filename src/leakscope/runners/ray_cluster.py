@@ -7,7 +7,7 @@ import importlib
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from typing import Any
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain
+from leakscope.runners.devices import RAY_RESOURCES, kind_of, on_a_node
 from leakscope.runners.runner import Outcome, Progress
 
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -34,18 +35,19 @@ class Ray:
         with _to_itself() if address is None else nullcontext():
             ray = self._ray = _started(address, cores)
         there = ray.cluster_resources()
-        on_gpu = device != "cpu" and there.get("GPU", 0) > 0
-        room = there["GPU"] if on_gpu else there.get("CPU", 1) // threads
+        resource = _resource(device, there)
+        room = there.get("CPU", 1) // threads if resource is None else there[resource]
         self.capacity = min(workers or int(room), max(1, int(room)))
         needs = {
             "num_cpus": threads,
-            "num_gpus": 1 if on_gpu else 0,
+            "num_gpus": 1 if resource == "GPU" else 0,
+            "resources": {resource: 1} if resource not in {None, "GPU"} else {},
             # Whether to try again is the coordinator's decision, and the user's.
             "max_retries": 0,
             **({} if memory_gb is None else {"memory": int(memory_gb * 2**30)}),
         }
         self._start = ray.remote(**needs)(_do)
-        self._arguments = (str(store.absolute()), "cuda" if on_gpu else "cpu", threads)
+        self._arguments = (str(store.absolute()), _name(device, resource), threads)
         self._running: dict[Any, str] = {}
 
     def submit(self, jobs: list[Plain]) -> None:
@@ -72,6 +74,21 @@ class Ray:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()
+
+
+def _resource(device: str, there: Mapping[str, float]) -> str | None:
+    """What Ray is asked for beside cores: an accelerator of the kind; None for devices that Ray does not count."""
+    if device == "auto":
+        return "GPU" if there.get("GPU", 0) else None
+    resource = RAY_RESOURCES.get(kind_of(device))
+    if resource is not None and not there.get(resource, 0):
+        raise UsageError(f"the Ray cluster has no {resource} for --device {device}; take --device cpu")
+    return resource
+
+
+def _name(device: str, resource: str | None) -> str:
+    """How a job calls its device; a node knows best which kind of GPU it has."""
+    return "auto" if device == "auto" and resource is not None else on_a_node(device)
 
 
 def _started(address: str | None, cores: int | None) -> Any:
@@ -134,12 +151,11 @@ def _do(job: Plain, store: str, device: str, threads: int) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)  # Ray keeps its processes: plans made for one job serve the next
 def _workshop(store: str, device: str, threads: int) -> Any:
-    import torch
-
     from leakscope.experiments.execution import Executor
     from leakscope.experiments.workplace import Workplace
+    from leakscope.runners.devices import chosen
     from leakscope.runners.outcome import pin_threads
     from leakscope.store import Store
 
     pin_threads(threads)
-    return Executor(Workplace(Store(store), torch.device(device)))
+    return Executor(Workplace(Store(store), chosen(device)))

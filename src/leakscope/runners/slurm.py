@@ -17,6 +17,7 @@ from typing import Any
 from leakscope.core.durable import replace_durably
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain, validated
+from leakscope.runners.devices import is_scheduled
 from leakscope.runners.runner import Outcome, Progress
 
 #: How often Slurm is asked about jobs that left no result: a query loads the controller of the whole cluster.
@@ -43,15 +44,15 @@ class Task:
         What came of them is written as JSON: submitit would pickle it, and who unpickles runs what he finds.
         """
         import submitit
-        import torch
 
         from leakscope.experiments.execution import Executor
         from leakscope.experiments.workplace import Workplace
+        from leakscope.runners.devices import chosen
         from leakscope.runners.outcome import do, pin_threads
         from leakscope.store import Store
 
         pin_threads(self.threads)
-        executor = Executor(Workplace(Store(self.store), torch.device(self.device)))
+        executor = Executor(Workplace(Store(self.store), chosen(self.device)))
         worker = f"{os.uname().nodename}/slurm-{os.environ.get('SLURM_JOB_ID', os.getpid())}"
         outcomes = [asdict(do(executor, job, worker)) for job in json.loads(jobs)]
         here = submitit.JobEnvironment()
@@ -102,7 +103,7 @@ class Slurm:
             "timeout_min": int(minutes or 24 * 60),
             "slurm_array_parallelism": workers or WIDTH,
             **({} if memory_gb is None else {"mem_gb": memory_gb}),
-            **({"gpus_per_node": 1} if device != "cpu" else {}),
+            **({"gpus_per_node": 1} if is_scheduled(device) else {}),
         }
         try:
             self._executor.update_parameters(**parameters, **{f"slurm_{k}": v for k, v in (options or {}).items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from leakscope.auditing.flags import BLIND, MISMATCHED, UNEVEN
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
-from leakscope.core.data import ImageSet, Splits
+from leakscope.core.data import ImageSet, Splits, joined
 from leakscope.core.metric import Metric, Reference, Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
@@ -56,9 +56,17 @@ class Pictures(Goal):
         " rebuild more",
     }
 
-    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
-        order = torch.randperm(len(splits.heldout), generator=seeds.generator(seed, "victims"))
-        return splits.heldout.take(order[:count].sort().values)
+    def victims(
+        self, splits: Splits, count: int, seed: int, source: Literal["heldout", "private", "both"] = "heldout"
+    ) -> ImageSet:
+        if source == "both":
+            return joined(
+                self.victims(splits, count // 2, seed, "private"), self.victims(splits, count - count // 2, seed)
+            )
+        pictures = splits.heldout if source == "heldout" else splits.private
+        name = ("victims",) if source == "heldout" else ("victims", source)
+        order = torch.randperm(len(pictures), generator=seeds.generator(seed, *name))
+        return pictures.take(order[:count].sort().values)
 
     def metrics(self, asked: Sequence[Scored]) -> list[Scored]:
         return [metric for metric in asked if isinstance(metric, Metric)]
@@ -102,7 +110,7 @@ class Pictures(Goal):
         return torch.cat(parts).cpu().clamp_max(len(case.victims.classes) - 1)
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
-        public, victims = scene.splits.public, scene.first_victims
+        public, victims = scene.public, scene.first_victims
         metrics = [metric for metric in scene.metrics if not metric.of_set]
         return {
             name: summaries(measured(scene, guess(public, victims), victims, public, metrics), metrics)
@@ -110,10 +118,10 @@ class Pictures(Goal):
         }
 
     def flags(self, scene: Scene) -> list[Flag]:
-        known = set(scene.splits.public.labels.tolist())
+        known = set(scene.public.labels.tolist())
         absent = not set(scene.first_victims.labels.tolist()) <= known
         found = [Flag(FlagId.SINGLE_CLASS_MEANS, scene.short_data_name)] if absent else []
-        twins = sum(near_duplicates(scene.splits.public, scene.victims(seed)) for seed in scene.config.chosen_seeds)
+        twins = sum(near_duplicates(scene.public, scene.victims(seed)) for seed in scene.config.chosen_seeds)
         return [
             *found,
             *([Flag(FlagId.NEAR_DUPLICATES, f"{twins} victims of {scene.short_data_name}")] if twins else []),
@@ -133,7 +141,7 @@ class Pictures(Goal):
         leak = run_case(Case.of(scene, stand_in, attack, kind="checked"), place).leak
         passed, flag = leak >= stand_ins.POSITIVE_LEAK, None
         if not passed:
-            public = stand_ins.easy_pictures(min(len(scene.splits.public), 1000), picture, "public")
+            public = stand_ins.easy_pictures(min(len(scene.public), 1000), picture, "public")
             victims = stand_ins.easy_pictures(len(scene.first_victims), picture, "victims")
             easy = _stand_in(scene, split, f"{attack.control}, easy pictures", size, target, place)
             case = Case.of(scene, easy, attack, kind="checked", public=public, victims=victims)
