@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import leakscope
+from leakscope.core import seeds
 from leakscope.core.data import Splits
 from leakscope.core.defense import DEFENSES
 from leakscope.core.errors import UsageError
@@ -23,6 +24,8 @@ FAKES = {fake.name: fake for fake in zoo.FAKES}
 SPLITS = {"private": 800, "heldout": 390, "public": 600}
 #: Releases that hold no numbers are refused before anything is attacked.
 REFUSED = {"infinity", "no-number"}
+#: Declares an attack that trains for half a minute: run with the ten seeds only.
+SLOW = set() if "LEAKSCOPE_ZOO_SEEDS" in os.environ else {"low-digits (defence)"}
 #: What must be among the flags of fakes that attacks do not see through.
 CAUGHT_BY = {
     "one-in-eight": FlagId.UNEVEN,
@@ -63,12 +66,12 @@ def test_a_fake_works_as_well_as_the_network_it_hides_in(
     built = DEFENSES.build(defense)
     split = built.rebuild(SplitModel(model, zoo.CUT, defense=built).eval(), parts.public.images[:2]).eval()
     with torch.no_grad():
-        read = split(parts.heldout.images, torch.Generator().manual_seed(0)).argmax(1)
+        read = split(parts.heldout.images, seeds.generator(0, "target", "accuracy")).argmax(1)
     assert (read == parts.heldout.labels).float().mean() >= 0.9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", sorted(set(FAKES) - REFUSED))
+@pytest.mark.parametrize("name", sorted(set(FAKES) - REFUSED - SLOW))
 def test_no_fake_passes(name: str, seed: int, parts: Splits, bases: dict[int, nn.Sequential]) -> None:
     found = audited(name, network(bases, parts, seed), parts, seed)
     assert found.verdict in {"fail", "inconclusive"}
