@@ -28,6 +28,8 @@ SHORTFALL = 0.1
 UNEVEN = (0.02, 0.9)
 #: A release from which this share of small changes can be read holds the picture.
 FOLLOWS = 0.5
+#: What an attack must read beyond the label of such a release when no noise is there to stop it.
+UNREAD = 0.15
 #: Share of released features that may be chaotic: more are a code, not features.
 CHAOTIC = 0.05
 #: Blocks a flag names; a failure spreads from the first to all that are peeled after it.
@@ -55,7 +57,7 @@ def with_flags(
     """The results of one target under one threat, each with every flag that it, its controls and its rivals raise."""
     against = _across(results)
     blind, linear = _blind(results), _only_linear(results)
-    unread = target.follows > FOLLOWS and _label_at_most(results)
+    unread = target.follows > FOLLOWS and _label_at_most(results, TIE if target.random_release else UNREAD)
     missed = target.server_leak is not None and target.server_leak > max((r.leak for r in results), default=1.0) + TIE
     lost = target.has_use and collapsed(target.accuracy, twin_accuracy, len(target.classes))
     flagged = []
@@ -80,10 +82,10 @@ def _blind(results: Sequence[AttackResult]) -> bool:
     return bool(floors) and max(result.leak for result in results) < max(floors) - BLIND
 
 
-def _label_at_most(results: Sequence[AttackResult]) -> bool:
-    """Whether no attack tells clearly more than the label that the server reads from the same features."""
+def _label_at_most(results: Sequence[AttackResult], margin: float) -> bool:
+    """Whether no attack tells more, by `margin`, than the label that the server reads from the same features."""
     floors = [result.label_floor for result in results if result.label_floor is not None]
-    return bool(floors) and max(result.leak for result in results) < max(floors) + TIE
+    return bool(floors) and max(result.leak for result in results) < max(floors) + margin
 
 
 def _only_linear(results: Sequence[AttackResult]) -> bool:

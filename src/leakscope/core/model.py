@@ -165,10 +165,6 @@ class SplitModel(nn.Module):
             return reached.features
         raise AssertionError("unreachable: _forward raises when the cut does not run")
 
-    def answer(self, x: Tensor, z: Tensor) -> Tensor:
-        """Scores that the layers behind the cut give for released features `z`; `x` only starts the network."""
-        return self._forward(x, lambda features: z.clone())
-
     def behind(self, x: Tensor, z: Tensor) -> dict[str, Tensor]:
         """Outputs of the layers behind the cut when the features `z` come out of it, in the order of computation.
 

@@ -138,7 +138,7 @@ FLAGS: dict[FlagId, Rule] = {
     FlagId.UNEVEN: Rule("blocks", "Some pictures can be told from every other by what is released for them, others cannot: a mean over all of them protects nobody in particular."),
     FlagId.CHAOTIC: Rule("blocks", "A change of the picture that nobody sees moves many released features as much as another picture would, without any noise being drawn: they follow from the picture by a code that no attack can learn, and whoever holds the key reads them."),
     FlagId.SERVER_SEES_MORE: Rule("blocks", "Ridge on the server's own activations rebuilds clearly more than every attack did: it is in the released features, and the attacks missed it."),
-    FlagId.UNREAD: Rule("blocks", "The release follows small changes of a picture in every direction, and yet no attack reads more from it than the label: the picture is in it, in a form that none of the attacks reads."),
+    FlagId.UNREAD: Rule("blocks", "The release follows small changes of a picture in every direction, and yet no attack reads clearly more from it than the label: the picture is in it, in a form that none of the attacks reads."),
     FlagId.NEAR_DUPLICATES: Rule("blocks", "Some victims' pictures are nearly the same as a public picture: the attacker owns the answer, or the victim is not private."),
     FlagId.SINGLE_CLASS_MEANS: Rule("warns", "Public data lacks some victims' classes; their floor is the overall mean picture."),
 }  # fmt: skip

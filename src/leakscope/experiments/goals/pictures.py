@@ -82,7 +82,7 @@ class Pictures(Goal):
             return None
         start = victims.images[:1].to(seen.features.device)
         parts = seen.features.split(BATCH)
-        scores = [split.answer(start.expand(len(part), -1, -1, -1), part) for part in parts]
+        scores = [split.decide(part, start.expand(len(part), -1, -1, -1)) for part in parts]
         return torch.cat(scores).argmax(1).clamp_max(len(victims.classes) - 1).cpu()
 
     def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:

@@ -48,8 +48,6 @@ class FakeDigits(_Disguised):
 class FakePhase(_Disguised):
     """Angles mixed modulo 2π."""
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
-
     def disguise(self, features: int) -> Disguise:
         return Phase(features)
 
