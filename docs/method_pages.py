@@ -70,7 +70,8 @@ def traits(cls: type) -> list[str]:
     if issubclass(cls, Attack):
         needs = ", ".join(sorted(cls.needs))
         told.append(f"Must be handed: {needs}.")
-        told.append("Rebuilds classes." if cls.goal == "identities" else "Rebuilds the pictures whose features it sees.")
+        pictures = "Rebuilds the pictures whose features it sees."
+        told.append("Rebuilds classes." if cls.goal == "identities" else pictures)
         if cls.white_box:
             told.append("Differentiates through the encoder.")
         if cls.averages_noise:

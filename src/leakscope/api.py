@@ -18,6 +18,7 @@ from leakscope.core.results import Finding
 from leakscope.data.images import from_torch
 from leakscope.experiments.audit import Audit, results_of
 from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.deployed import Deployed
 from leakscope.experiments.folder import write_folder
 from leakscope.experiments.jobs import plan_jobs
 from leakscope.experiments.plan import Plan, make_plan
@@ -30,7 +31,14 @@ from leakscope.runners.devices import chosen
 from leakscope.store import Store
 
 Model = nn.Module | str | dict[str, Any]
-Data = str | dict[str, Any] | ImageSet | tuple[Tensor, Tensor] | torch.utils.data.Dataset[Any]
+Data = (
+    str
+    | dict[str, Any]
+    | ImageSet
+    | tuple[Tensor, Tensor]
+    | torch.utils.data.Dataset[Any]
+    | torch.utils.data.DataLoader[Any]
+)
 
 
 def audit(
@@ -46,7 +54,7 @@ def audit(
     """Audit a network for what its features at `cut` give away.
 
     `model` is a module with its trained weights, or what `--model` takes; `data` is a pair of tensors, a
-    `torch.utils.data.Dataset`, or what `--data` takes. `settings` are those of a configuration file
+    `torch.utils.data.Dataset` or `DataLoader`, or what `--data` takes. `settings` are those of a configuration file
     (`defenses`, `attacks`, `seeds`, `gate`, `training`, …). With `out`, the report is written there;
     without `store`, finished stages are kept for this call only.
     """
@@ -88,6 +96,12 @@ def train(
         raise UsageError(f"{len(plan.targets)} targets are asked for; name one cut, one defence and one seed")
     with _workplace(store, device) as place:
         return train_target(plan.scene, plan.targets[0], place)
+
+
+def load(folder: str | Path, *, trust_code: bool = False, device: str = "auto") -> Deployed:
+    """A target that `leakscope export` wrote, ready for use: `.client(x)` gives what leaves the device, with the
+    release of its defence, and `.server(z)` the scores. Code that the folder brings runs only with `trust_code`."""
+    return Deployed.load(folder, trust_code=trust_code, device=chosen(device))
 
 
 def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: dict[str, Any]) -> Plan:

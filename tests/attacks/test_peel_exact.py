@@ -355,10 +355,9 @@ class TestWholeNetworks:
 
     def test_stride_is_reported_and_broken_end_to_end(self) -> None:
         truth = smooth_images(2, "victims")
-        wide = {"strided": True}
-        peeled = attacked(PeelExact(), truth, **wide)
+        peeled = attacked(PeelExact(), truth, strided=True)
         assert peeled.diagnostics.lost_dimensions["layer2.0"] >= 4 * 256 // 2
-        whole = attacked(EndToEnd(iterations=90), truth, **wide)
+        whole = attacked(EndToEnd(iterations=90), truth, strided=True)
         assert psnr(whole, truth) > 30 > psnr(peeled, truth)
         assert whole.diagnostics.details["peeled"] == ["layer2.1"]
         assert whole.diagnostics.diverged == 0

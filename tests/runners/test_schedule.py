@@ -82,7 +82,7 @@ def test_needs_come_first_and_nothing_runs_twice(
     counts = run_jobs(Schedule.of(jobs, store), runner, store)
     places = {name: place for place, name in enumerate(runner.order)}
     assert len(places) == len(runner.order)
-    doomed = set()
+    doomed: set[str] = set()
     for each in jobs:
         if each.id in failing or doomed & set(each.needs):
             doomed.add(each.id)

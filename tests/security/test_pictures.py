@@ -209,7 +209,12 @@ def test_many_large_pictures_are_refused_after_the_first(tmp_path: Path, monkeyp
     folder = pictures(tmp_path / "data")
     seen: list[Any] = []
     usual = decoded
-    monkeypatch.setattr("leakscope.data.folder.decoded", lambda *a, **k: seen.append(a) or usual(*a, **k))
+
+    def counting(*a: Any, **k: Any) -> Any:
+        seen.append(a)
+        return usual(*a, **k)
+
+    monkeypatch.setattr("leakscope.data.folder.decoded", counting)
     monkeypatch.setattr("leakscope.core.memory.available", lambda: 4000)
     refused(lambda: Folder(str(folder)).load(None), "4 pictures", "memory")
     assert len(seen) == 1

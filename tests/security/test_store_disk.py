@@ -237,11 +237,12 @@ def test_a_damaged_checkpoint_is_thrown_away_with_one_line(tmp_path: Path, spoil
 
     path = tmp_path / "scratch" / "checkpoint.pt"
     assert load_checkpoint(path) is None
-    state = {"epoch": 3, "split": {"w": torch.rand(3)}, "history": [0.5, 0.25]}
+    weights = {"w": torch.rand(3)}
+    state = {"epoch": 3, "split": weights, "history": [0.5, 0.25]}
     save_checkpoint(path, state)
     found = load_checkpoint(path)
     assert found is not None
-    assert found["split"]["w"].equal(state["split"]["w"])
+    assert found["split"]["w"].equal(weights["w"])
     whole = path.read_bytes()
     if spoil == "pickle":
         save_checkpoint(path, {"trap": Trap(tmp_path / "mark")})

@@ -8,6 +8,7 @@ import pickle
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_an_archive_of_torch_export_is_refused_unread(tmp_path: Path) -> None:
         archive.writestr("net/data/weights/weight_0", pickle.dumps(Trap(tmp_path / "mark")))
     (tmp_path / "net.pt").write_bytes((tmp_path / "net.pt2").read_bytes())
     for name in ("net.pt2", "net.pt"):
-        refused(lambda name=name: read_state(tmp_path / name), "torch.export", "FILE.py:FACTORY")
+        refused(partial(read_state, tmp_path / name), "torch.export", "FILE.py:FACTORY")
     refused(lambda: resolve(str(tmp_path / "net.pt2")), "not read", "--model FILE.py:FACTORY")
     assert not (tmp_path / "mark").exists()
 

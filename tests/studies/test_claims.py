@@ -196,3 +196,22 @@ def test_claims_of_a_part_are_one_family() -> None:
     many = decide([LESS, *(replace(LESS, id=str(n), right=Pick(("mid",)), left=TWIN) for n in range(60))], world)[0]
     assert many.p > alone.p
     assert alone.effect == many.effect
+
+
+def test_a_metric_that_is_not_finite_is_a_doubt_and_no_crash() -> None:
+    world = World().add("none", 0.8).add("sca", 0.3)
+    world.tensors["split-sca-0/decoder"]["leak"][0] = float("nan")
+    assert kinds(world) == {DoubtKind.NOT_MEASURED}
+    assert verdict(world) is Verdict.CANNOT_TELL
+
+
+def test_victims_of_their_own_for_every_seed_are_compared_by_their_means() -> None:
+    world = World().add("none", 0.8).add("sca", 0.3)
+    for own in world.results.values():
+        own[:] = [replace(result, victims=f"v{result.seed}") for result in own]
+    measured = evidence_for(LESS, world).measured
+    assert isinstance(measured, Tables)
+    assert measured.redrawn
+    points = evidence_for(replace(LESS, matched=True), world).measured
+    assert isinstance(points, Matched)
+    assert all(np.ndim(point.leak) == 0 for point in points.left)

@@ -31,7 +31,10 @@ def network() -> SplitModel:
             nn.Tanh(),
             nn.Linear(6, 3),
         )
-        model[1].running_mean.uniform_(-0.1, 0.1)
+        norm = model[1]
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert norm.running_mean is not None
+        norm.running_mean.uniform_(-0.1, 0.1)
     return SplitModel(model, "5").eval()
 
 
@@ -43,12 +46,14 @@ def test_the_profile_is_a_loop_of_backward_passes() -> None:
     split, images, labels = network(), pictures(), torch.tensor([0, 1, 2, 0, 1, 2, 0])
     profile = classification_profile(split, images, labels, chunk=3)
     assert profile.layers == ("0", "4", "6")
-    for i, layer in enumerate((split.model[0], split.model[4], split.model[6])):
+    model = split.model
+    assert isinstance(model, nn.Sequential)
+    for i, layer in enumerate((model[0], model[4], model[6])):
         squares = torch.zeros(sum(p.numel() for p in layer.parameters()), dtype=torch.float64)
         for image, label in zip(images, labels, strict=True):
             split.zero_grad()
             F.cross_entropy(split.model(image[None]), label[None]).backward()
-            squares += torch.cat([p.grad.flatten() for p in layer.parameters()]).double() ** 2
+            squares += torch.cat([p.grad.flatten() for p in layer.parameters() if p.grad is not None]).double() ** 2
         fisher = squares / len(images)
         theta = torch.cat([p.detach().flatten() for p in layer.parameters()]).double()
         assert profile.mean[i].item() == pytest.approx(fisher.mean().item(), rel=1e-4)

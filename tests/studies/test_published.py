@@ -165,7 +165,8 @@ def test_reproductions_are_whole(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "number", "file"),
     [("sca", "Table 2", "sca_medical.yaml"), ("sca", "Table 9", "sca_cifar10.yaml"),
-     ("sca", "Table 15", "sca_medical.yaml"), ("mixcon", "Table 3", "mixcon_mnist.yaml"), ("tldmi", "Table 3", "faces_lfw.yaml"),
+     ("sca", "Table 15", "sca_medical.yaml"), ("mixcon", "Table 3", "mixcon_mnist.yaml"),
+     ("tldmi", "Table 3", "faces_lfw.yaml"),
      ("peel", "Table II", "peel_faces.yaml"), ("cem", "Table 1", "cem_cifar10.yaml")],
 )  # fmt: skip
 def test_the_configurations_run_the_rows_of_the_tables(name: str, number: str, file: str) -> None:

@@ -83,7 +83,8 @@ def test_variants_become_a_page(tmp_path: Path) -> None:
     assert (tmp_path / "docs/counted/digits-dot.png").read_bytes() == b"png"
     text = (tmp_path / "docs/counted.md").read_text()
     for wanted in ("# Counted", "How many?", "## digits", "A note.", "counted/digits-dot.png", "**cannot tell**",
-                   "`mlp:widths=[8,8]`", "training (one): epochs 1", "Seeds 1, 2; 8 victims"):  # fmt: skip
+                   "`mlp:widths=[8,8]`", 'training (one): {"epochs": 1}', 'splits (two): {"private": 60',
+                   "Seeds 1, 2; 8 victims"):  # fmt: skip
         assert wanted in text, wanted
 
 

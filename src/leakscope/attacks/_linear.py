@@ -38,7 +38,7 @@ class Fitted:
 
 
 def fit(columns: Tensor, pixels: Tensor, draws: int, rng: torch.Generator) -> Fitted:
-    """Ridge from columns (all draws of a picture side by side) to pixels (one row a picture).
+    """Ridge from columns (all draws of a picture side by side) to pixels (one row per picture).
 
     The strength of least leave-one-picture-out error wins (Allen, "PRESS", 1974). Columns are centred here:
     their statistics may come from other pictures.

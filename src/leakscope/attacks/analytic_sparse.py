@@ -45,7 +45,7 @@ class AnalyticSparse(Attack):
     A picture's guessed scale stays within what was met in fitting.
 
     Against Dibbo et al., "Improving robustness to model inversion attacks via sparse coding architectures", 2024,
-    after spec/sca.md §6, which gives it those two numbers a picture from an oracle.
+    after spec/sca.md §6, which gives it those two numbers per picture from an oracle.
     """
 
     pictures: int = 512  # of the attacker's own, to fit on

@@ -50,7 +50,7 @@ class Auto(Attack):
     averaged weights: Polyak & Juditsky, 1992.
     """
 
-    effort: Literal["quick", "full"] = "full"
+    effort: Literal["quick", "full"] = "quick"
     seconds: float | None = None  # CPU seconds after which it ends with what it has; None: when it has converged
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.QUERY})

@@ -29,7 +29,7 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 @ATTACKS.register("vmi")
 @dataclass(frozen=True)
 class Vmi(ClassAttack):
-    """Fits a flow of latents a class: likely to the target, and no further from the prior than that takes.
+    """Fits a flow of latents per class: likely to the target, and no further from the prior than that takes.
 
     min_q E_{z~q}[CE(T(G(z)), y)] + `divergence`·KL(q ‖ N(0, I))
 

@@ -54,26 +54,19 @@ def reproduce(
 
     Examples:
 
-      leakscope reproduce
-
       leakscope reproduce --list
 
       leakscope reproduce peel-table2 --data-root ../shared/data --workers 2
     """
-    from leakscope.studies.reproductions import listed, reproduction
+    from leakscope.studies.reproductions import reproduction
 
-    if list_:
-        return print_coverage(json_)
-    if name is None:
-        for each, entry in listed().reproductions.items():
-            typer.echo(f"{each:20} {', '.join(entry.tables)}: {entry.what} ({entry.source})")
-        return 0
+    if list_ or name is None:
+        return print_coverage(json_) if list_ else print_names()
     entry = reproduction(name)
     path, wanted = entry.protocol(name, scale.value)
 
     from leakscope.commands.audits import Manner, require_study, run_plans
-    from leakscope.commands.settings import print_json, settings_of, show_plans, work_at
-    from leakscope.core.results import to_json
+    from leakscope.commands.settings import settings_of, show_plans, work_at
     from leakscope.experiments.config import AuditConfig
     from leakscope.experiments.plan import make_plans
     from leakscope.studies.study import part_name, read_part
@@ -94,11 +87,28 @@ def reproduce(
     manner = Manner(command, quiet=quiet or json_, silent=True, workers=workers, threads=threads)
     run_plans(plans, work_at(store, device), out, manner, study, results)
     part = read_part(results / study.kind_name / f"{part_name(study, next(iter(plans.values())))}.json")
+    return print_part(name, entry, scale.value, part, json_)
+
+
+def print_part(name: str, entry: Reproduction, scale: str, part: Part, json_: bool) -> int:
+    """What came out, for people or for programs."""
+    from leakscope.commands.settings import print_json
+    from leakscope.core.results import to_json
+
     if json_:
         figures, claims = ([to_json(each) for each in own] for own in (entry.rows(part), part.claims))
-        print_json({"name": name, "scale": scale.value, "source": entry.source, "figures": figures, "claims": claims})
+        print_json({"name": name, "scale": scale, "source": entry.source, "figures": figures, "claims": claims})
     else:
-        print_reproduction(name, entry, scale.value, part)
+        print_reproduction(name, entry, scale, part)
+    return 0
+
+
+def print_names() -> int:
+    """Every reproduction with its tables."""
+    from leakscope.studies.reproductions import listed
+
+    for name, entry in listed().reproductions.items():
+        typer.echo(f"{name:20} {', '.join(entry.tables)}: {entry.what} ({entry.source})")
     return 0
 
 

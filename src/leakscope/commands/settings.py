@@ -68,6 +68,7 @@ def show_plan(plan: Any, as_json: bool) -> int:
         "cuts": plan.cuts,
         "defenses": [label(defense) for defense in plan.defenses],
         "attacks": [label(attack) for attack in plan.attacks],
+        "added": [label(attack) for attack in plan.added if attack in plan.attacks],
         "seeds": plan.seeds,
         "targets": len(plan.targets),
         "results": plan.results,
@@ -77,5 +78,8 @@ def show_plan(plan: Any, as_json: bool) -> int:
     else:
         for name, value in shown.items():
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
-            typer.echo(f"{name:10} {text}")
+            if name == "added" and text:
+                text += " (made against the defences; every target meets them)"
+            if name != "added" or text:
+                typer.echo(f"{name:10} {text}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -50,6 +51,8 @@ class Defense:
     owns_backward: ClassVar[bool] = False
     #: Keeps weights as they were before private training: the network must have learned something by then.
     keeps_first_weights: ClassVar[bool] = False
+    #: Promises nothing about private pictures that the network learned from before it acted.
+    from_scratch: ClassVar[bool] = False
 
     def augment(self, data: ImageSet, rng: torch.Generator) -> ImageSet:
         """The training data (GAN samples added, …)."""
@@ -185,10 +188,14 @@ def members(defense: Defense) -> tuple[Defense, ...]:
     return defense.parts if isinstance(defense, Stack) else (defense,)
 
 
+#: A plus between two defences; one of two at the end of a name (gong++) belongs to it.
+_BETWEEN = re.compile(r"(?<!\+)\+(?!\+)|(?<=\+\+)\+")
+
+
 def build_defense(spec: str | Mapping[str, Any] | Sequence[Any] | Defense) -> Defense:
     """A defence from a name, a mapping, or a list (also `a:x=1+b`), which makes a stack."""
     if isinstance(spec, str) and "+" in spec:
-        spec = spec.split("+")
+        spec = _BETWEEN.split(spec)
     if isinstance(spec, Mapping) and spec.get("kind") == "stack":
         spec = spec["parts"]
     if isinstance(spec, list | tuple):

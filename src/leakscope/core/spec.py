@@ -25,6 +25,10 @@ T = TypeVar("T")
 Plain = dict[str, Any]
 
 
+#: Metadata of a field that a method got after results with it were kept.
+LATER: Mapping[str, Any] = {"later": True}
+
+
 def digest(plain: object) -> str:
     """The identity of plain data: SHA-256 of its canonical JSON, 24 hexadecimal digits."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -35,7 +39,8 @@ def describe(value: object) -> Any:
     """`value` as plain JSON data; equal configurations give equal descriptions.
 
     A registered method becomes `{"kind": name, "revision": n, field: …}`, so that bumping a
-    revision, or changing a field, changes every key that contains it.
+    revision, or changing a field, changes every key that contains it. A field with `LATER` as its metadata is
+    left out at its default: keys from before it was there still hold.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain: Plain = {}
@@ -48,6 +53,8 @@ def describe(value: object) -> Any:
             if not field.metadata.get("identity", True):
                 continue  # carried along, but already identified by another field
             item = getattr(value, field.name)
+            if field.metadata.get("later") and item == field.default:
+                continue
             # 1 and 1.0 are one configuration when the field is a float.
             if str(field.type).startswith("float") and isinstance(item, int):
                 item = float(item)

@@ -82,15 +82,18 @@ def from_arrays(
 
 
 def from_torch(
-    dataset: torch.utils.data.Dataset[Any] | tuple[Tensor, Tensor],
+    dataset: torch.utils.data.Dataset[Any] | torch.utils.data.DataLoader[Any] | tuple[Tensor, Tensor],
     classes: Sequence[str] | None = None,
     name: str = "the given data",
 ) -> ImageSet:
-    """An image set from a torch data set of (image, label), or from a pair of tensors (images, labels).
+    """An image set from a torch data set or loader of (image, label), or from a pair of tensors (images, labels).
 
     Tensors are N×C×H×W or N×H×W; arrays and PIL pictures, as a data set without transform gives
     them, are H×W[×C]. Pixels are uint8, or float in [0, 1].
     """
+    if isinstance(dataset, torch.utils.data.DataLoader):
+        classes = getattr(dataset.dataset, "classes", None) if classes is None else classes
+        dataset = _loaded(dataset, name)
     if classes is None:
         classes = getattr(dataset, "classes", None)
     whole = dataset.tensors if isinstance(dataset, torch.utils.data.TensorDataset) else dataset
@@ -111,6 +114,21 @@ def from_torch(
     pixels = images.float().div(255) if images.dtype == torch.uint8 else images.float()
     numbers = _numbers(labels.detach().cpu().numpy(), name)
     return _labelled(pixels.detach().cpu().contiguous(), numbers, name, classes)
+
+
+def _loaded(loader: torch.utils.data.DataLoader[Any], name: str) -> tuple[Tensor, Tensor]:
+    """All batches of a loader, stacked in the order of its data set: a shuffled one would be a new set each time."""
+    in_order = torch.utils.data.DataLoader(
+        loader.dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn
+    )
+    batches = list(in_order)
+    if not batches:
+        raise UsageError(f"{name} is empty; give a loader with pictures")
+    if not all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches):
+        raise UsageError(f"{name}: its batches are not pairs of images and class numbers; give such a loader")
+    return torch.cat([torch.as_tensor(images) for images, _ in batches]), torch.cat(
+        [torch.as_tensor(labels).reshape(-1) for _, labels in batches]
+    )
 
 
 def _gathered(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from leakscope.defenses._weight import refuse_not_positive
 class DependencyOptimization(Defense, ABC):
     """Hidden layers made independent of the picture and dependent on the label; a subclass measures dependence."""
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     input_weight: float
     label_weight: float

@@ -105,7 +105,7 @@ class Adversarial(Defense):
     are normalised by groups, not batches, so that it is the same network when it learns and when it attacks.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 0.3
     threshold: float = 0.5

@@ -135,8 +135,9 @@ class DpSgd(Defense):
     stopping (`patience`) looks at private pictures outside the ε.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
     owns_backward: ClassVar[bool] = True
+    from_scratch: ClassVar[bool] = True
 
     noise: float = 1.1
     clip: float = 1.0

@@ -21,15 +21,19 @@ from leakscope.core.threat import ThreatModel
 from leakscope.data.images import checked
 from leakscope.data.split_index import read_index
 from leakscope.data.splits import SplitIndex
+from leakscope.experiments.building import build_split
 from leakscope.experiments.config import AuditConfig, load_data
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.goal import GOALS, Goal
 from leakscope.models.architecture import Architecture
 from leakscope.models.resolve import instantiate, resolve
-from leakscope.models.weights import file_digest, load_weights
+from leakscope.models.weights import file_digest
 
 #: Settings that do not change a result, or that the command names for themselves.
-_APART = {"scales", "variants", "study", "results", "gate", "evidence", "cuts", "defenses", "attacks", "seeds", "goal"}
+_APART = {
+    "scales", "variants", "study", "results", "gate", "evidence", "cuts", "defenses", "attacks", "seeds",
+    "goal", "stops",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Scene:
     def victims(self, seed: int) -> ImageSet:
         """Whom to attack when the target has this seed."""
         if seed not in self._victims:
-            self._victims[seed] = self.goal.victims(self.splits, self.config.victims, seed)
+            wanted = self.config.chosen_victims
+            self._victims[seed] = self.goal.victims(self.splits, wanted.count, seed, wanted.source)
         return self._victims[seed]
 
     @cached_property
@@ -84,6 +89,11 @@ class Scene:
     @property
     def first_victims(self) -> ImageSet:
         return self.victims(self.config.first_seed)
+
+    @cached_property
+    def public(self) -> ImageSet:
+        """The attacker's pictures, as the threat model has them."""
+        return self.splits.attackers(self.threat.public)
 
     @cached_property
     def splits_digest(self) -> str:
@@ -114,7 +124,7 @@ class Scene:
             words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
         return shlex.join(words)
 
-    def spec(self, cut: str, defense: Defense, seed: int) -> TargetSpec:
+    def spec(self, cut: str, defense: Defense, seed: int, stop: int | None = None) -> TargetSpec:
         return TargetSpec(
             splits=self.splits_digest,
             model=describe(self.architecture),
@@ -124,6 +134,7 @@ class Scene:
             training=describe(self.config.training),
             seed=seed,
             pretraining=self._first_training,
+            stop=stop,
         )
 
     @property
@@ -133,20 +144,15 @@ class Scene:
         return None if first is None else {**describe(first), "pictures": self.splits.public.digest()}
 
     def network(self) -> nn.Module:
-        """The network as it is given or initialised, whole and undefended."""
-        model = instantiate(self.architecture, self.splits.private.shape, len(self.splits.private.classes))
-        if self.config.weights is not None:
-            load_weights(model, self.config.weights)
-        return model
+        """The network, whole and undefended, before any weights that were given: for looking at its layers."""
+        return instantiate(self.architecture, self.splits.private.shape, len(self.splits.private.classes))
 
     def build(self, spec: TargetSpec) -> SplitModel:
-        """The untrained network with its defence, initialised from the seed's own generator."""
-        with seeds.ambient(spec.seed, "target", "init"):
-            model = self.network()
-            split = SplitModel(model, spec.cut, normalize=self.architecture.normalization(), defense=spec.defense)
-            split = spec.defense.rebuild(split.eval(), self.splits.public.images[:2])
-            self.architecture.fill(split)
-            return split
+        """The untrained network with its defence and the weights it was given."""
+        return build_split(
+            self.architecture, spec.cut, spec.defense, example=self.splits.public.images[:2],
+            classes=len(self.splits.private.classes), seed=spec.seed, weights=self.config.weights,
+        )  # fmt: skip
 
     @cached_property
     def cuts(self) -> dict[str, Cut]:
@@ -178,6 +184,11 @@ def threat_record(threat: ThreatModel) -> ThreatRecord:
         parts.append("defence unknown")
     if threat.queries is not None:
         parts.append(f"{threat.queries} queries")
+    if threat.public != "own":
+        parts.append("has the training pictures" + (" and its own" if threat.public == "both" else ""))
+    if threat.shared_classes:
+        parts.append("has pictures of the attacked classes")
     return ThreatRecord(
-        tuple(sorted(threat.access)), threat.public_data, threat.knows_defense, threat.queries, ", ".join(parts)
-    )
+        tuple(sorted(threat.access)), threat.public_data, threat.knows_defense, threat.queries, ", ".join(parts),
+        threat.public, threat.shared_classes,
+    )  # fmt: skip

@@ -83,7 +83,7 @@ def read_reconstructions(path: Path, card: Card, victims: ImageSet) -> Tensor:
         raise UsageError(f"{path} holds {', '.join(sorted(tensors)) or 'nothing'}; name the reconstructions 'guess'")
     if guess.shape != victims.images.shape:
         wanted, got = ("×".join(map(str, shape)) for shape in (victims.images.shape, guess.shape))
-        raise UsageError(f"{path} holds {got}, the victims are {wanted}: one picture a victim, in their order")
+        raise UsageError(f"{path} holds {got}, the victims are {wanted}: one picture per victim, in their order")
     guess = guess.float()
     if not torch.isfinite(guess).all() or (victims.pixels and (guess.min() < 0 or guess.max() > 1)):
         raise UsageError(f"{path} holds values that are no pixels; clamp them to [0, 1]")

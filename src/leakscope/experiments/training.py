@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from leakscope.core import progress, seeds
 from leakscope.core.checkpoint import load_checkpoint, save_checkpoint
 from leakscope.core.data import ImageSet
-from leakscope.core.defense import Step
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
+from leakscope.core.spec import LATER
+from leakscope.experiments.stepping import Moment, losses, release_rng, set_up, stepped
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class Training:
     # Shifts of up to an eighth, and mirror images of colour pictures, or of all where "mirrored" (faces, not digits).
     augment: bool | Literal["mirrored"] = False
     mixed_precision: bool = False
+    #: Epochs after which the weights are kept beside the last ones: early-stopped twins of one run.
+    keep: tuple[int, ...] = field(default=(), metadata=LATER)
+    #: How an undefended network is trained first, once for each seed; every defence then begins with its weights.
+    start: Training | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.batch < 2:
@@ -45,6 +50,15 @@ class Training:
             raise ValueError("learning_rate must be positive and warmup a share in [0, 1)")
         if self.patience is not None and self.patience < 1:
             raise ValueError("patience counts epochs: 1 or more, or leave it out")
+        object.__setattr__(self, "keep", tuple(self.keep))
+        if list(self.keep) != sorted({epoch for epoch in self.keep if 0 < epoch < self.epochs}):
+            raise ValueError(
+                f"keep names epochs in growing order, from 1 to {self.epochs - 1}; the last is always kept"
+            )
+        if self.keep and self.patience:
+            raise ValueError("keep and patience exclude each other: a run that stops early may not reach an epoch")
+        if self.start is not None and (not self.epochs or not self.start.epochs or self.start.keep or self.start.start):
+            raise ValueError("start is a plain training of one epoch or more, before one of one epoch or more")
 
     def learning_rate_at(self, progress: float) -> float:
         """Learning rate after the share `progress` of all steps."""
@@ -73,6 +87,10 @@ class History:
     seconds: float = 0.0
 
 
+#: Called with the epochs done, the network as it is, and its history so far.
+Reached = Callable[[int, SplitModel, History], None]
+
+
 def train(
     split: SplitModel,
     data: ImageSet,
@@ -81,17 +99,18 @@ def train(
     seed: int,
     device: torch.device,
     checkpoint: Path | None = None,
+    reached: Reached | None = None,
 ) -> tuple[SplitModel, History, dict[str, Any]]:
     """Train `split` with its defence on private data; returns it with its history and the defence's notes.
 
     Every epoch draws from generators named after it, so a run that resumes from a checkpoint gives
-    the numbers of a run that was never interrupted.
+    the numbers of a run that was never interrupted. `reached` is called after every epoch of `training.keep`,
+    before a checkpoint can pass it by.
     """
     defense = split.defense
     data = defense.augment(data, seeds.generator(seed, "target", "augment"))
     data, validation = _hold_out(data, seed) if training.patience else (data, None)
-    with seeds.ambient(seed, "target", "setup"):
-        aux = defense.setup(split, data, seeds.generator(seed, "target", "setup")).to(device)
+    aux = set_up(split, data, seed).to(device)
     run = _Run(split.to(device), aux, data, training, seed, device)
     run.resume(checkpoint)
     total = training.epochs * run.steps
@@ -101,6 +120,8 @@ def train(
             run.one_epoch(bar)
             if validation is not None:
                 run.validate(validation)
+            if reached is not None and run.epoch in training.keep:
+                reached(run.epoch, run.split, run.history)
             run.save(checkpoint)
     return run.finished(), run.history, defense.notes(run.split, aux)
 
@@ -119,11 +140,7 @@ class _Run:
     ) -> None:
         self.split, self.aux, self.data, self.training = split, aux, data, training
         self.seed, self.device = seed, device
-        allowed = split.defense.trainable(split)
-        for name, parameter in split.named_parameters():
-            parameter.requires_grad_(name in allowed)
-        trained = [p for p in split.parameters() if p.requires_grad] + list(split.defense.optimised(aux))
-        self.optimizer = _optimizer(training, trained)
+        self.optimizer = _optimizer(training, stepped(split, aux))
         self.epoch = 0
         self.steps = max(1, len(data) // training.batch)
         self.history = History()
@@ -141,7 +158,7 @@ class _Run:
         split, defense, training, epoch = self.split, self.split.defense, self.training, self.epoch
         order = torch.randperm(len(self.data), generator=seeds.generator(self.seed, "target", "order", epoch))
         shifts = seeds.generator(self.seed, "target", "shift", epoch)
-        rng = seeds.generator(self.seed, "target", "release", epoch, device=self.device)
+        rng = release_rng(self.seed, epoch, self.device)
         split.train()
         self.aux.train()
         defense.before_epoch(split, self.aux, self.data, epoch)
@@ -159,27 +176,16 @@ class _Run:
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=training.mixed_precision):
-                    out = split.run(x, rng)
-                    task = F.cross_entropy(out.scores, y)
-                    step = Step(
-                        x, y, out.features, out.released, out.scores, task, split, self.aux,
-                        epoch, training.epochs, rate, rng,
-                    )  # fmt: skip
-                    penalty = defense.penalty(step)
-                loss = task if penalty is None else task + penalty
-                if not torch.isfinite(loss):
-                    raise UsageError(
-                        f"training diverged: loss {loss.item()} in epoch {epoch + 1}, batch {number + 1}; "
-                        "lower training.learning_rate or the defence's weight"
-                    )
+                    found = losses(split, self.aux, x, y, Moment(epoch, training.epochs, rate), rng)
+                found.require_finite(f"epoch {epoch + 1}, batch {number + 1}")
                 self.optimizer.zero_grad(set_to_none=True)
-                defense.backward(loss, step)
+                defense.backward(found.total, found.step)
                 self._refuse_bad_gradients(number)
                 self.optimizer.step()
                 defense.after_step(split, self.aux)
-                loss_sum = loss_sum + task.detach()
-                penalty_sum = penalty_sum + (0.0 if penalty is None else penalty.detach())
-                hits = hits + (out.scores.detach().argmax(1) == y).sum()
+                loss_sum = loss_sum + found.step.task_loss.detach()
+                penalty_sum = penalty_sum + (0.0 if found.penalty is None else found.penalty.detach())
+                hits = hits + (found.step.scores.detach().argmax(1) == y).sum()
                 bar.advance(1)
         self.history.loss.append(loss_sum.item() / self.steps)
         self.history.penalty.append(penalty_sum.item() / self.steps)

@@ -23,6 +23,7 @@ class MeanSquaredError(Metric):
     """Mean squared error of the pixels of one image: ‖x − x̂‖² / (C·H·W)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
@@ -40,6 +41,7 @@ class PeakSignalToNoise(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_pictures(guess, truth)
@@ -57,6 +59,7 @@ class CosineSimilarity(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (-1.0, 1.0)
     of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
@@ -93,6 +96,7 @@ class Leak(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:

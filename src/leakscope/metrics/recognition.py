@@ -102,6 +102,7 @@ class Recognised(IdentityMetric):
     """Attack accuracy between chance (0) and that of real held-out pictures (1)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     @property
     def name(self) -> str:
@@ -118,6 +119,7 @@ class AttackAccuracy(IdentityMetric):
     """Share recognised by the evaluation network."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         return judged.recognised.float().mean(1)
@@ -129,6 +131,7 @@ class AttackAccuracy5(IdentityMetric):
     """Share with the identity among the evaluation network's first five."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         best = judged.scores.topk(min(5, judged.scores.shape[-1]), dim=-1).indices
@@ -141,6 +144,7 @@ class TargetAccuracy(IdentityMetric):
     """Share that the target itself takes for the identity."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         return judged.accepted.float().mean(1)
@@ -152,6 +156,7 @@ class FalsePositive(IdentityMetric):
     """Share the target accepts and the evaluation network does not."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         return (judged.accepted & ~judged.recognised).float().mean(1)
@@ -163,6 +168,7 @@ class NearestPrivate(IdentityMetric):
     """Least squared distance to a private picture, evaluation features."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def __call__(self, judged: Judged) -> Tensor:
         return least_squared_distance(judged.features, judged.classes, judged.private, judged.labels)
@@ -174,6 +180,7 @@ class CentroidDistance(IdentityMetric):
     """Distance to the mean of the private pictures, evaluation features."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def __call__(self, judged: Judged) -> Tensor:
         own = (judged.labels[None] == judged.classes[:, None]).to(judged.private.dtype)  # K×P
@@ -188,6 +195,7 @@ class EvaluatorFrechet(IdentityMetric):
     """Fréchet distance to private pictures, evaluation features."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
     of_set: ClassVar[bool] = True
 
     @property
@@ -204,6 +212,7 @@ class Precision(IdentityMetric):
     """Share of reconstructions among private pictures (k = 3)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:
@@ -216,6 +225,7 @@ class Recall(IdentityMetric):
     """Share of private pictures among reconstructions (k = 3)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:
@@ -228,6 +238,7 @@ class Density(IdentityMetric):
     """Private neighbourhoods that hold a reconstruction, on average, over k = 3."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:
@@ -240,6 +251,7 @@ class Coverage(IdentityMetric):
     """Share of private pictures with a reconstruction near (k = 3)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
@@ -34,13 +34,33 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     path = Path(path)
     own = model.state_dict()
     state = _without_prefixes(read_state(path), own, path)
-    # Checkpoints older than this counter (PyTorch 0.4) lack it, and nothing depends on it but momentum=None.
-    missing = [name for name in own if name not in state and not name.endswith(_COUNTER)]
-    extra = [name for name in state if name not in own]
-    reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
+    reshaped, missing, extra = _compared(own, state)
     if reshaped or missing or extra:
         raise UsageError(_difference(path, own, state, reshaped, missing, extra))
     model.load_state_dict(sound(state, own, path), strict=False)
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write all weights of `model` as safetensors; `load_weights` reads them."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
+
+
+def fits(model: nn.Module, state: dict[str, Tensor]) -> bool:
+    """Whether these tensors are all that `model` needs, and no more."""
+    own = model.state_dict()
+    return not any(_compared(own, _without_prefixes(state, own, Path("weights"))))
+
+
+def _compared(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[list[str], list[str], list[str]]:
+    """Names of tensors of another shape, of those that are missing, and of those that nobody asked for."""
+    reshaped = [name for name in own if name in state and own[name].shape != state[name].shape]
+    # Checkpoints older than this counter (PyTorch 0.4) lack it, and nothing depends on it but momentum=None.
+    missing = [name for name in own if name not in state and not name.endswith(_COUNTER)]
+    return reshaped, missing, [name for name in state if name not in own]
 
 
 def read_state(path: Path) -> dict[str, Tensor]:

@@ -195,6 +195,8 @@ def _side(samples: Sequence[Sample], metric: str, source: Source, measured: Meas
         values = [np.array([own[sample.target.key]], dtype=float) for sample in samples]
     else:
         values = [_strongest_values(sample, metric, source) for sample in samples]
+    if not all(np.isfinite(own).all() for own in values):
+        raise _NotMeasuredError(f"{metric} is not finite for every victim")
     return _Side(
         tuple(sample.target.seed for sample in samples),
         tuple(sample.target.accuracy for sample in samples),

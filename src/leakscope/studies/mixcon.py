@@ -11,6 +11,7 @@ from leakscope.studies.drawing import heat, trade_off
 from leakscope.studies.page import Columns
 from leakscope.studies.picks import ANY, Pick, settings_of
 from leakscope.studies.records import Drawn, Part, Row, Table
+from leakscope.studies.rows import REPEATED
 from leakscope.studies.study import STUDIES, Runs, Study
 
 PAPER = "Li et al., 2020"
@@ -161,7 +162,7 @@ def setting_of(row: Row) -> str:
     name = {"none": "vanilla", "unicon": "UniCon"}.get(row.defense.kind, row.defense.kind)
     if row.defense.kind == "mixcon":
         name = f"MixCon ({settings['weight']:g}, {settings['beta']:g}){'' if settings['unit_norm'] else ', raw'}"
-    return name if row.variant in {DRAWS, "table"} else f"{name}, {row.variant}"
+    return name if row.variant in {REPEATED, "table"} else f"{name}, {row.variant}"
 
 
 Cells = Mapping[tuple[float, float], Mapping[str, float]]

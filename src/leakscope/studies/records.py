@@ -65,11 +65,6 @@ class Row:
     doubts: tuple[str, ...]  # flags that block on the strongest attack
     notes: Plain
 
-    def attack(self, kind: str) -> AttackRow | None:
-        """The strongest attack of a kind."""
-        own = [row for row in self.attacks if row.attack.kind == kind and "leak" in row.metrics]
-        return max(own, key=lambda row: row.metrics["leak"].value, default=None)
-
 
 @dataclass(frozen=True)
 class Decided:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -45,6 +46,10 @@ def too_few_pictures(run: Run) -> set[str]:
     return found
 
 
+#: The variant of rows that stand for several, on data drawn anew.
+REPEATED = "draws"
+
+
 def rows_of(runs: Runs, repeats: str = "") -> tuple[Row, ...]:
     """All rows in the order of the configuration; a target of two variants is listed once.
 
@@ -53,7 +58,7 @@ def rows_of(runs: Runs, repeats: str = "") -> tuple[Row, ...]:
     groups: dict[str, tuple[str, dict[str, TargetRecord]]] = {}
     seen: set[str] = set()
     for variant, run in runs.runs.items():
-        name = repeats if repeats and fnmatchcase(variant, repeats) else variant
+        name = REPEATED if repeats and fnmatchcase(variant, repeats) else variant
         for target in run.targets.values():
             same = str((name, target.model.settings, target.defense.settings, target.cut))
             if target.key not in seen:
@@ -94,15 +99,15 @@ def _worst_case(runs: Runs, groups: Sequence[Sequence[AttackResult]], hidden: se
         values = [runs.values(result) for result in own]
         for name, direction in own[0].directions.items():
             together = [each[name].double().numpy() for each in values if name in each]
-            if name not in hidden and together:
+            if name not in hidden and together and np.isfinite(together).all():
                 tables.setdefault(name, []).append(np.max(together, 0) if direction == "high" else np.min(together, 0))
     firsts = [own[0] for own in groups]
-    return {name: _number(table, firsts) for name, table in tables.items()}
+    return {name: _number(table, firsts) for name, table in tables.items() if len(table) == len(groups)}
 
 
 def _attack(runs: Runs, results: Sequence[AttackResult], hidden: set[str]) -> AttackRow:
     values = [runs.values(result) for result in results]
-    names = [name for name in results[0].metrics if name not in hidden]
+    names = [n for n in results[0].metrics if n not in hidden and all(own[n].isfinite().all() for own in values)]
     worst = {
         name: (max if results[0].directions[name] == "high" else min)(r.metrics[name].worst for r in results)
         for name in names
@@ -131,7 +136,7 @@ def origin(runs: Runs) -> Origin:
         created=first.created,
         versions=first.versions,
         data=first.data.name,
-        seeds=tuple(dict.fromkeys(seed for run in runs.runs.values() for seed in run.plan.seeds)),
+        seeds=_seeds(runs),
         victims=max(report.data.victims for report in reports.values()),
         cpu_hours=round(sum(result.diagnostics.cpu_seconds for result in results.values()) / 3600, 3),
         training_hours=round(_training_seconds(runs) / 3600, 3),
@@ -150,6 +155,11 @@ def origin(runs: Runs) -> Origin:
     )
 
 
+def _seeds(runs: Runs) -> tuple[int, ...]:
+    """The seeds of all variants."""
+    return tuple(dict.fromkeys(seed for run in runs.runs.values() for seed in run.plan.seeds))
+
+
 def _training_seconds(runs: Runs) -> float:
     keys = {target.trained for run in runs.runs.values() for target in run.targets.values() if target.trained}
     entries = (runs.first.store.get("trained", key) for key in keys)
@@ -165,10 +175,16 @@ def _unusual(runs: Runs) -> Iterable[str]:
                 methods[method.label] = method
     yield from dict.fromkeys(name for name, method in methods.items() if method.unusual)
     for variant, run in runs.runs.items():
-        changed = unusual(run.plan.scene.config.training)
-        if changed:
-            settings = ", ".join(f"{name} {describe(value)}" for name, value in changed.items())
-            yield f"training{f' ({variant})' if variant else ''}: {settings}"
+        config = run.plan.scene.config
+        changed = {"training": describe(unusual(config.training))}
+        changed |= config.model_dump(mode="json", exclude_defaults=True, include=_OF_THE_AUDIT)
+        for name, settings in changed.items():
+            if settings:
+                yield f"{name}{f' ({variant})' if variant else ''}: {json.dumps(settings, ensure_ascii=False)}"
+
+
+#: Parts of a configuration that are no methods.
+_OF_THE_AUDIT = {"resize", "splits", "threat", "pretraining", "evaluator"}
 
 
 def setup(runs: Runs) -> tuple[str, ...]:
@@ -186,6 +202,6 @@ def setup(runs: Runs) -> tuple[str, ...]:
         f"**Networks** {', '.join(list(networks)[:4])}{' and more' if len(networks) > 4 else ''}; epochs "
         f"{', '.join(map(str, sorted(used)))}.",
         f"**Attacks** {', '.join(f'`{kind}`' for kind in kinds)}, handed: {run.report.threat.label}.",
-        f"**Size** {len(scene.first_victims)} victims, seeds {', '.join(map(str, run.plan.seeds))}; every "
+        f"**Size** {len(scene.first_victims)} victims, seeds {', '.join(map(str, _seeds(runs)))}; every "
         f"interval is over seeds and victims.",
     )

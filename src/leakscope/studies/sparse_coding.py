@@ -44,7 +44,7 @@ NOTHING, COMPARABLE, STEADY = 0.1, 0.02, 0.5
 
 def sca(strength: float | str, threat: str, **settings: Any) -> Pick:
     """Two sparse layers of one strength."""
-    name = f"SCA λ {strength}" if strength != ANY else "SCA"
+    name = ", ".join([f"SCA λ {strength}" if strength != ANY else "SCA", *(f"{k} {v}" for k, v in settings.items())])
     return Pick(SPARSE, {"sparsity": strength, **settings}, threat, name=name)
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from leakscope.core.data import DATASETS
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.core.results import AttackResult, AuditReport, Finding, TargetRecord, from_json, to_json
+from leakscope.core.reports import AuditReport
+from leakscope.core.results import AttackResult, Finding, TargetRecord, from_json, to_json
 from leakscope.core.spec import Kind
 from leakscope.experiments.audit import Audit
 from leakscope.experiments.experiment import TargetSpec

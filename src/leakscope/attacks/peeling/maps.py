@@ -98,7 +98,7 @@ class Convolution:
 
 @dataclass
 class Scaling:
-    """Multiplication with one number a channel."""
+    """Multiplication with one number per channel."""
 
     scale: Tensor  # C, or 1×C×1×1 after __post_init__
     shape: Shape

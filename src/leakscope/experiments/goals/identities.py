@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +62,11 @@ class Identities(Goal):
         Control.BUDGET: "a larger budget of the strongest attack must not rebuild more",
     }
 
-    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
+    def victims(
+        self, splits: Splits, count: int, seed: int, source: Literal["heldout", "private", "both"] = "heldout"
+    ) -> ImageSet:
         """Classes to rebuild, each shown by the first of its private pictures."""
+        del source  # `require` refuses any other
         private = splits.private
         present = private.labels.unique()
         order = torch.randperm(len(present), generator=seeds.generator(seed, "identities"))
@@ -75,15 +78,24 @@ class Identities(Goal):
         present = len(splits.private.labels.unique())
         if present < 2:
             raise UsageError("class attacks need a target with two classes or more")
-        if not config.splits.by_identity and config.split_index is None:
-            raise UsageError("class attacks need public classes that are not private: set splits.by_identity=true")
-        splits.require_disjoint_identities()
+        if config.chosen_victims.source != "heldout" or config.threat.public != "own":
+            raise UsageError(
+                "a class attack rebuilds what the private pictures of a class look like: it has no victims.from, "
+                "and an attacker who has the private pictures (threat.public) has nothing left to rebuild"
+            )
+        if not config.threat.shared_classes:
+            if not config.splits.by_identity and config.split_index is None:
+                raise UsageError(
+                    "class attacks need public classes that are not private: set splits.by_identity=true, or say "
+                    "that the attacker has pictures of these classes: threat.shared_classes=true"
+                )
+            splits.require_disjoint_identities()
         resolve(config.evaluator.model)
         for attack in attacks:
             prior = getattr(attack, "prior", None)
             if prior is not None:
                 prior.require(splits.public.shape)
-            least, allowed = attack.least_queries(min(config.victims, present)), config.threat.queries
+            least, allowed = attack.least_queries(min(config.chosen_victims.count, present)), config.threat.queries
             if allowed is not None and allowed < least:
                 raise UsageError(
                     f"{attack.kind_name} starts with {least} queries and threat.queries is {allowed}; raise it, or "
@@ -110,7 +122,7 @@ class Identities(Goal):
     def judge_work(self, scene: Scene) -> float:
         return float(max(scene.config.evaluator.training.epochs, 1) * len(scene.splits.private))
 
-    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
+    def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:
         rng = seeds.generator(case.seed, "target", "believes", device=place.device)
         believed = predict(case.target.split, guess, rng, place.device).argmax(1)
         judged = judge_of(case.scene, place).judge(guess, case.victims.labels, believed)
@@ -225,7 +237,7 @@ def templates(private: ImageSet) -> SplitModel:
 
 def _ignorant(scene: Scene, target: TargetSpec, place: Workplace) -> list[Target]:
     """Targets with nothing to give away: fresh weights, and weights fitted to permuted labels."""
-    twin = replace(target, defense=build_defense("none"))
+    twin = replace(target, defense=build_defense("none"), stop=None)
     fresh = scene.build(twin).to(place.device).eval()
     private, seed = scene.splits.private, twin.seed
     permuted = ImageSet(
