@@ -18,6 +18,13 @@ from leakscope.testing import MetricContract, device
 from . import methods
 
 
+def built(spec: str | dict[str, str]) -> Metric:
+    """A metric of pictures."""
+    metric = METRICS.build(spec)
+    assert isinstance(metric, Metric)
+    return metric
+
+
 @pytest.fixture(scope="session")
 def stand_in_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data root with weights of the right names and shapes, and random numbers."""
@@ -51,7 +58,7 @@ def identity(stand_in_root: Path) -> Metric:
     batch = torch.export.Dim("batch", min=2, max=64)
     exported = torch.export.export(program.eval(), (torch.rand(4, 3, 64, 64),), dynamic_shapes=({0: batch},))
     torch.export.save(exported, file)
-    return METRICS.build({"kind": "identity", "file": file.name, "sha256": sha256(file.read_bytes()).hexdigest()})
+    return built({"kind": "identity", "file": file.name, "sha256": sha256(file.read_bytes()).hexdigest()})
 
 
 class OnCpu(MetricContract):
@@ -78,7 +85,7 @@ class TestIdentity(OnDevice):
 class TestMetrics(OnDevice):
     @pytest.fixture
     def metric(self, name: str) -> Metric:
-        return METRICS.build(methods.METRICS[name])
+        return built(methods.METRICS[name])
 
     @pytest.fixture
     def root(self, stand_in_root: Path) -> Path:
@@ -87,7 +94,7 @@ class TestMetrics(OnDevice):
 
 @pytest.mark.parametrize("name", methods.METRICS)
 def test_numbers_are_the_cpus_with_float64_and_without(name: str, stand_in_root: Path) -> None:
-    metric, here, there = METRICS.build(methods.METRICS[name]), OnCpu(), OnDevice()
+    metric, here, there = built(methods.METRICS[name]), OnCpu(), OnDevice()
     wanted = metric(here.guess(), here.truth(), here.reference(stand_in_root))
     found = metric(there.guess(), there.truth(), there.reference(stand_in_root))
     torch.testing.assert_close(found.cpu(), wanted.cpu(), rtol=1e-4, atol=1e-6)
