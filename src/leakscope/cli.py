@@ -30,9 +30,13 @@ from leakscope.options import (
     Epochs,
     Evidence,
     Gate,
+    Heldout,
     Json,
     Model,
+    Normalized,
     Out,
+    Private,
+    Public,
     Quiet,
     Resize,
     Scale,
@@ -73,8 +77,12 @@ def audit(
     data: Data = None,
     data_root: DataRoot = None,
     resize: Resize = None,
+    private: Private = None,
+    heldout: Heldout = None,
+    public: Public = None,
     model: Model = None,
     weights: Weights = None,
+    normalize: Normalized = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -112,7 +120,8 @@ def audit(
     if threads is not None:
         torch.set_num_threads(threads)
     given = {
-        "data": data, "data_root": data_root, "resize": resize, "model": model, "weights": weights, "cuts": cut,
+        "data": data, "data_root": data_root, "resize": resize, "private": private, "heldout": heldout,
+        "public": public, "normalize": normalize, "model": model, "weights": weights, "cuts": cut,
         "defenses": defense, "attacks": _attacks(attack), "victims": victims, "evidence": evidence, "gate": gate,
         "seeds": seed, "training.epochs": epochs,
     }  # fmt: skip
@@ -142,8 +151,12 @@ def train(
     data: Data = None,
     data_root: DataRoot = None,
     resize: Resize = None,
+    private: Private = None,
+    heldout: Heldout = None,
+    public: Public = None,
     model: Model = None,
     weights: Weights = None,
+    normalize: Normalized = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -168,7 +181,8 @@ def train(
     """
     plan = plan_of(
         config, scale, set_, threads,
-        data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut,
+        data=data, data_root=data_root, resize=resize, private=private, heldout=heldout,
+        public=public, normalize=normalize, model=model, weights=weights, cuts=cut,
         defenses=defense, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
@@ -201,8 +215,12 @@ def attack(
     data: Data = None,
     data_root: DataRoot = None,
     resize: Resize = None,
+    private: Private = None,
+    heldout: Heldout = None,
+    public: Public = None,
     model: Model = None,
     weights: Weights = None,
+    normalize: Normalized = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -224,7 +242,8 @@ def attack(
     """Run attacks and print their scores, without controls or verdict: for looking, not for claims."""
     plan = plan_of(
         config, scale, set_, threads,
-        data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut, defenses=defense,
+        data=data, data_root=data_root, resize=resize, private=private, heldout=heldout,
+        public=public, normalize=normalize, model=model, weights=weights, cuts=cut, defenses=defense,
         attacks=_attacks(attack), victims=victims, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:

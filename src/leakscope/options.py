@@ -70,6 +70,15 @@ Weights = Annotated[
     Path | None,
     option("--weights", help="Weights (safetensors) to audit as they are; --epochs trains them further.", panel=TARGET),
 ]
+Private = Annotated[
+    str | None, option("--private", help="Folder of what the network was trained on, CLASS/picture.", panel=TARGET)
+]
+Heldout = Annotated[str | None, option("--heldout", help="Folder of what users send.", panel=TARGET)]
+Public = Annotated[str | None, option("--public", help="Folder of what the attacker has.", panel=TARGET)]
+Normalized = Annotated[
+    str | None,
+    option("--normalize", help="What the weights expect: imagenet, none, MEAN/STD such as 0.5/0.25.", panel=TARGET),
+]
 Cut = Annotated[
     list[str] | None, option("--cut", help="Layer to cut at; repeat for several. See `cuts`.", panel=TARGET)
 ]

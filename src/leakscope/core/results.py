@@ -372,6 +372,7 @@ class DataRecord:
     heldout: PartRecord
     public: PartRecord
     victims: int
+    trained_on: str = "private"  # `private`; `unknown`: weights were given and nobody said; `nothing`: not trained
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def describe(value: object) -> Any:
             if not field.metadata.get("identity", True):
                 continue  # carried along, but already identified by another field
             item = getattr(value, field.name)
+            if field.metadata.get("identity") == "unusual" and item == field.default:
+                continue  # a setting that came later: what was made without it keeps its identity
             # 1 and 1.0 are one configuration when the field is a float.
             if str(field.type).startswith("float") and isinstance(item, int):
                 item = float(item)

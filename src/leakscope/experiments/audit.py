@@ -314,7 +314,7 @@ def _data(scene: Scene) -> DataRecord:
     parts = {name: PartRecord(len(part), part.digest()) for name, part in vars(scene.splits).items()}
     return DataRecord(
         name=scene.short_data_name, shape=scene.splits.private.shape, classes=len(scene.splits.private.classes),
-        victims=len(scene.first_victims), **parts,
+        victims=len(scene.first_victims), trained_on=scene.trained_on, **parts,
     )  # fmt: skip
 
 

@@ -120,8 +120,8 @@ class Defended(nn.Module):
         if not any(part.owns_backward for part in members(self.defense)):
             return found.total
         anchor = torch.zeros((), device=x.device, requires_grad=True)
-        whole = _OwnBackward.apply(  # type: ignore[no-untyped-call]anchor, found.total.detach(), lambda: self.defense.backward(found.total, found.step))
-        return cast("Tensor", whole)
+        own = lambda: self.defense.backward(found.total, found.step)  # noqa: E731 (a name for the line below)
+        return cast("Tensor", _OwnBackward.apply(anchor, found.total.detach(), own))  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Scores, through the release."""

@@ -87,7 +87,7 @@ class _Jobs:
     def target(self, target: TargetSpec) -> None:
         epochs = self.scene.config.training.epochs
         made = [("trained", target.trained_key)] if epochs else []
-        work = max(epochs, 1) * len(self.scene.splits.private)
+        work = max(epochs, 1) * max(len(self.scene.splits.private), 1)
         self.add("target", [*made, ("target", target.key)], (), Experiment(target), work)
 
     def attack(self, target: TargetSpec, attack: Attack) -> None:

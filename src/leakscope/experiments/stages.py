@@ -147,7 +147,7 @@ def depends_on_batch(split: SplitModel, images: Tensor, device: torch.device) ->
     a feature that is off by eight of them, with a draw each for thousands of features, is no accident.
     """
     sample = images[: 4 * _ALONE].to(device)
-    if len(sample) < 2 * _ALONE:
+    if len(sample) <= 2 * _ALONE:
         return False
     alone, beside, shifted = [], [], []
     for draw in range(_DRAWS):

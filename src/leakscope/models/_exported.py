@@ -54,6 +54,7 @@ class Exported:
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
     seed: int
+    pictures: str  # digest of those it was made with
     digest: str  # of the weights, and of the code where it brings some
 
     @classmethod
@@ -80,7 +81,7 @@ class Exported:
             channels, height, width = tree["input"]["shape"]
             return cls(
                 folder, architecture, tree["cut"], tree["defense"], (channels, height, width),
-                tuple(map(str, tree["input"]["classes"])), int(tree["seed"]),
+                tuple(map(str, tree["input"]["classes"])), int(tree["seed"]), str(tree["pictures"]),
                 found[:24] if CODE not in tree["files"] else digest([found, tree["files"][CODE]]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:

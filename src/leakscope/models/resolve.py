@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
-from leakscope.models.architecture import MODELS, Architecture
+from leakscope.models.architecture import MODELS, Architecture, normalization_from
 
 
 def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
@@ -21,6 +22,17 @@ def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
         elif spec.endswith(".py") and "=" not in spec:
             spec = {"kind": "file", "path": spec.removeprefix("file:")}
     return MODELS.build(spec)
+
+
+def normalized(architecture: Architecture, text: str | None) -> Architecture:
+    """The architecture with `--normalize`; refused where the network is ours, which reads pixels, or brings its own."""
+    if text is None:
+        return architecture
+    if "normalize" not in {own.name for own in fields(architecture)}:  # type: ignore[arg-type]
+        raise UsageError(f"{architecture.kind_name} knows its own normalisation; leave --normalize out")
+    normalization_from(text)  # a misspelt one fails now
+    changed: Architecture = replace(architecture, normalize=text)  # type: ignore[type-var]
+    return changed
 
 
 def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -44,6 +56,9 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise UsageError(f"{name} must return one row of scores a picture; for 2 pictures it returned {got}")
-    if scores.shape[1] < classes:
-        raise UsageError(f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many")
+    if scores.shape[1] != classes:
+        raise UsageError(
+            f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many, or give data "
+            "with its classes"
+        )
     return model.train()
