@@ -84,13 +84,15 @@ Cut = Annotated[
 ]
 DefenseName = Annotated[
     list[str] | None,
-    option("--defense", help="none, gaussian:sigma=0.5, dropout:p=0.2+topk …; repeat.", panel=TARGET),
+    option("--defense", help="none, gaussian:sigma=0.5, dropout:p=0.2+topk, FILE.py:CLASS …; repeat.", panel=TARGET),
 ]
 Epochs = Annotated[int | None, option("--epochs", help="Epochs of training; 0 audits as it is.", panel=TARGET)]
 AttackName = Annotated[
     list[str] | None,
     option(
-        "--attack", help="A suite (quick, full) or attacks, such as decoder:capacity=large; repeat.", panel=ATTACKER
+        "--attack",
+        help="A suite (quick, full) or attacks, such as decoder:capacity=large or FILE.py:CLASS; repeat.",
+        panel=ATTACKER,
     ),
 ]
 Victims = Annotated[int | None, option("--victims", help="How many held-out pictures are attacked.", panel=ATTACKER)]

@@ -126,4 +126,4 @@ class Attack(ABC):
         return self.reconstruct(view, prepared, Observed(features, classes), rngs["reconstruct"])
 
 
-ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks")
+ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks", Attack)

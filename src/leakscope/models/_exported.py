@@ -24,6 +24,7 @@ from torch import nn
 
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
+from leakscope.core.own_code import names_code
 from leakscope.core.spec import Plain, digest
 from leakscope.models.architecture import MODELS, Architecture
 from leakscope.models.weights import read_state
@@ -70,6 +71,8 @@ class Exported:
             if found != tree["files"][WEIGHTS]:
                 raise UsageError(f"{folder / WEIGHTS} was changed after its export (SHA-256 differs); get it again")
             plain = tree["architecture"]
+            if names_code(tree["defense"]) or names_code(plain):
+                raise UsageError(f"{folder / DESCRIPTION} names code outside the folder, which is refused")
             if plain["kind"] in NOT_PORTABLE:
                 raise UsageError(f"{folder / DESCRIPTION} names the architecture {plain['kind']!r}, which is refused")
             architecture = _own_code(folder, tree, trust_code) if plain["kind"] == "file" else MODELS.build(plain)
