@@ -93,9 +93,7 @@ def test_what_is_no_attack_is_one_line(name: str, words: str, file: Path) -> Non
         ATTACKS.build("nowhere.py:Mean")
 
 
-def test_the_command_line_takes_them(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_takes_them(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     splits = json.dumps(SMALL["splits"])
     words = [
         "--data", "digits", "--cut", "features.2", "--victims", "4", "--epochs", "0", "--attack", f"{file}:Mean",

@@ -30,6 +30,7 @@ class Given(Architecture):
 
     @classmethod
     def of(cls, module: nn.Module) -> Given:
+        module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped: hooks do not reach into its graph
         return cls(type(module).__qualname__, state_digest(module), structure_digest(module), module=module)
 
     @property

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
+from leakscope.core.model import scores_of
 from leakscope.models.architecture import MODELS, Architecture, normalization_from
 
 
@@ -47,7 +48,7 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     normalize = architecture.normalization() or nn.Identity()
     try:
         with torch.no_grad():
-            scores = model(normalize(torch.zeros(2, *image_shape)))
+            scores = scores_of(model(normalize(torch.zeros(2, *image_shape))))
     except UsageError:
         raise
     except Exception as error:  # whatever a user's forward raises
@@ -55,7 +56,10 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
         raise UsageError(f"{name} cannot read {size} pictures ({reason}); resize them or take another model") from None
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise UsageError(f"{name} must return one row of scores a picture; for 2 pictures it returned {got}")
+        raise UsageError(
+            f"{name} must return one row of scores for each picture (a tensor, `.logits`, a mapping with 'logits', or a "
+            f"tuple that begins with it); for 2 pictures it returned {got}"
+        )
     if scores.shape[1] != classes:
         raise UsageError(
             f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many, or give data "
