@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from leakscope.core.errors import UsageError
 from leakscope.core.model import scores_of
 from leakscope.models.architecture import MODELS, Architecture, normalization_from
+from leakscope.models.formats import refuse_model_file
 
 
 def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
@@ -22,6 +23,8 @@ def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
             spec = {"kind": "file", "path": path, "factory": factory}
         elif spec.endswith(".py") and "=" not in spec:
             spec = {"kind": "file", "path": spec.removeprefix("file:")}
+        else:
+            refuse_model_file(spec)
     return MODELS.build(spec)
 
 
@@ -57,7 +60,7 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise UsageError(
-            f"{name} must return one row of scores for each picture (a tensor, `.logits`, a mapping with 'logits', or a "
+            f"{name} must return one row of scores for each picture (a tensor, `.logits`, a mapping with 'logits' or a "
             f"tuple that begins with it); for 2 pictures it returned {got}"
         )
     if scores.shape[1] != classes:

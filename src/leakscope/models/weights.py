@@ -15,9 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
+from leakscope.models.formats import format_of, refuse_weights_file
 
 #: Put in front of every name by DataParallel, torch.compile and Lightning.
-_PREFIXES = ("module.", "_orig_mod.", "model.")
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
 #: Where training scripts keep the weights beside the optimiser.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _CONVERT = "convert it where you trust it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
@@ -67,7 +68,21 @@ def read_state(path: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"{path} is not a whole safetensors file ({reason}); copy or export it again") from None
+    refuse_weights_file(path)
+    if format_of(path) == "torchscript":
+        return _of_script(path)
     return _plain_tensors(_unpickled(path), path)
+
+
+def _of_script(path: Path) -> dict[str, Tensor]:
+    """The tensors of a TorchScript file; loading it runs no Python, and its own code is not called."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that TorchScript is no longer developed
+            return {name: tensor.detach() for name, tensor in torch.jit.load(path, map_location="cpu").state_dict().items()}
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{path} is not a whole TorchScript file ({reason}); save it again") from None
 
 
 def file_digest(path: str | Path) -> str:
