@@ -16,6 +16,7 @@ from leakscope.commands.inspection import cuts, list_, schema, show
 from leakscope.commands.reports import blind, report
 from leakscope.commands.reproduce import reproduce
 from leakscope.commands.settings import plan_of, print_json, settings_of, show_plan, show_plans, work_at
+from leakscope.commands.store import store_app
 from leakscope.core.errors import UsageError
 from leakscope.options import (
     RUN,
@@ -273,6 +274,7 @@ def attack(
 for command in (bench, status, report, blind, reproduce, export, submit, cuts, show, schema):
     app.command()(command)
 app.command("list")(list_)
+app.add_typer(store_app, name="store")
 
 
 def _version(wanted: bool) -> None:

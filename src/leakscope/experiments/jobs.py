@@ -95,7 +95,7 @@ class _Jobs:
         spec = AttackSpec(target.key, scene.threat, attack, target.seed)
         experiment = Experiment(target, attack)
         needs: tuple[str, ...] = (f"target-{target.key}",)
-        if type(attack).prepare is not Attack.prepare:
+        if attack.keep_prepared and type(attack).prepare is not Attack.prepare:
             made = [("prepared", spec.prepared_key)]
             needs += (self.add("prepare", made, needs, experiment, len(scene.splits.public)),)
         key = spec.key(scene.victims(target.seed).digest())

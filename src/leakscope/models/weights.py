@@ -79,7 +79,9 @@ def _of_script(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that TorchScript is no longer developed
-            return {name: tensor.detach() for name, tensor in torch.jit.load(path, map_location="cpu").state_dict().items()}
+            return {
+                name: tensor.detach() for name, tensor in torch.jit.load(path, map_location="cpu").state_dict().items()
+            }
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"{path} is not a whole TorchScript file ({reason}); save it again") from None
