@@ -71,6 +71,8 @@ class Attack(ABC):
     #: Suites that it joins beside those that Leakscope lists; for attacks of other packages.
     suites: ClassVar[tuple[str, ...]] = ()
 
+    #: Whether what it learnt is kept in the store; false where learning it again costs less than keeping it.
+    keep_prepared: ClassVar[bool] = True
     #: Its positive control: a bare pixel path, or the easiest network with the structure that it needs.
     control: ClassVar[str] = "identity"
 
@@ -126,4 +128,4 @@ class Attack(ABC):
         return self.reconstruct(view, prepared, Observed(features, classes), rngs["reconstruct"])
 
 
-ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks")
+ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks", Attack)

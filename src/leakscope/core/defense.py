@@ -97,7 +97,7 @@ class Defense:
         return {}
 
 
-DEFENSES: Kind[Defense] = Kind("defense", "leakscope.defenses")
+DEFENSES: Kind[Defense] = Kind("defense", "leakscope.defenses", Defense)
 
 
 class _Parts(nn.Module):

@@ -153,6 +153,7 @@ class DataRecord:
     heldout: PartRecord
     public: PartRecord
     victims: int
+    trained_on: str = "private"  # `private`; `unknown`: weights were given and nobody said; `nothing`: not trained
     victims_from: str = "heldout"  # or private, or both: half (rounded down) private, then held out
 
 

@@ -326,7 +326,8 @@ def _data(scene: Scene) -> DataRecord:
     parts = {name: PartRecord(len(part), part.digest()) for name, part in vars(scene.splits).items()}
     return DataRecord(
         name=scene.short_data_name, shape=scene.splits.private.shape, classes=len(scene.splits.private.classes),
-        victims=len(scene.first_victims), victims_from=scene.config.chosen_victims.source, **parts,
+        victims=len(scene.first_victims), victims_from=scene.config.chosen_victims.source,
+        trained_on=scene.trained_on, **parts,
     )  # fmt: skip
 
 

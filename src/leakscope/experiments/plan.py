@@ -22,7 +22,7 @@ from leakscope.core.reports import LeftOut
 from leakscope.core.results import Direction
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
-from leakscope.experiments.config import AuditConfig, load_data
+from leakscope.experiments.config import AuditConfig, load_data, parts_named
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.goal import GOALS, Goal
 from leakscope.experiments.reach import out_of_range, unreachable
@@ -94,9 +94,9 @@ def make_plans(configs: Mapping[str, AuditConfig]) -> dict[str, Plan]:
     for name, config in configs.items():
         source = digest([config.data, config.resize, str(config.data_root)])
         try:
-            if source not in read:
+            if source not in read and not parts_named(config):
                 read[source] = load_data(config, config.data_root)
-            plans[name] = make_plan(config, data=read[source])
+            plans[name] = make_plan(config, data=None if parts_named(config) else read[source])
         except UsageError as error:
             raise UsageError(f"variant {name}: {error}" if name else str(error)) from None
     return plans

@@ -242,6 +242,8 @@ class Rebuilt:
 def prepare(case: Case, view: View, place: Workplace) -> Prepared:
     """Stage prepare: what the attack learns before it sees a victim, from the store or learnt now."""
     key = case.spec.prepared_key
+    if not case.attack.keep_prepared:
+        return case.attack.prepare(view, case.rng("prepare", place.device))
     with place.store.claim("prepared", key) as done:
         if done is not None:
             diagnostics = from_json(Diagnostics, done.record["diagnostics"])
