@@ -342,6 +342,7 @@ class ControlReport:
     required: float | None = None
     results: tuple[ControlResult, ...] = ()
     ceiling: float | None = None  # how often the evaluation network recognises real pictures
+    ceilings: Mapping[str, float] = field(default_factory=dict)  # the same of each judge: network, embedder
 
 
 @dataclass(frozen=True)
