@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leakscope.api import attack as attack
     from leakscope.api import audit as audit
+    from leakscope.api import load as load
     from leakscope.api import train as train
     from leakscope.core.model import SplitModel as SplitModel
+    from leakscope.experiments.defended import Defended as Defended
 
-__all__ = ["SplitModel", "attack", "audit", "train"]
+__all__ = ["Defended", "SplitModel", "attack", "audit", "load", "train"]
 
-_HOMES = {"SplitModel": "leakscope.core.model", **dict.fromkeys(("attack", "audit", "train"), "leakscope.api")}
+_HOMES = {
+    "Defended": "leakscope.experiments.defended",
+    "SplitModel": "leakscope.core.model",
+    **dict.fromkeys(("attack", "audit", "load", "train"), "leakscope.api"),
+}
 
 
 def __getattr__(name: str) -> Any:

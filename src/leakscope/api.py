@@ -18,6 +18,7 @@ from leakscope.core.results import Finding
 from leakscope.data.images import from_torch
 from leakscope.experiments.audit import Audit, results_of
 from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.deployed import Deployed
 from leakscope.experiments.folder import write_folder
 from leakscope.experiments.jobs import plan_jobs
 from leakscope.experiments.plan import Plan, make_plan
@@ -26,10 +27,18 @@ from leakscope.experiments.stages import Target, train_target
 from leakscope.experiments.workplace import Workplace
 from leakscope.models.given import Given
 from leakscope.runners.audit import Labour, run_all, run_audits
+from leakscope.runners.devices import chosen
 from leakscope.store import Store
 
 Model = nn.Module | str | dict[str, Any]
-Data = str | dict[str, Any] | ImageSet | tuple[Tensor, Tensor] | torch.utils.data.Dataset[Any]
+Data = (
+    str
+    | dict[str, Any]
+    | ImageSet
+    | tuple[Tensor, Tensor]
+    | torch.utils.data.Dataset[Any]
+    | torch.utils.data.DataLoader[Any]
+)
 
 
 def audit(
@@ -45,7 +54,7 @@ def audit(
     """Audit a network for what its features at `cut` give away.
 
     `model` is a module with its trained weights, or what `--model` takes; `data` is a pair of tensors, a
-    `torch.utils.data.Dataset`, or what `--data` takes. `settings` are those of a configuration file
+    `torch.utils.data.Dataset` or `DataLoader`, or what `--data` takes. `settings` are those of a configuration file
     (`defenses`, `attacks`, `seeds`, `gate`, `training`, …). With `out`, the report is written there;
     without `store`, finished stages are kept for this call only.
     """
@@ -89,6 +98,12 @@ def train(
         return train_target(plan.scene, plan.targets[0], place)
 
 
+def load(folder: str | Path, *, trust_code: bool = False, device: str = "auto") -> Deployed:
+    """A target that `leakscope export` wrote, ready for use: `.client(x)` gives what leaves the device, with the
+    release of its defence, and `.server(z)` the scores. Code that the folder brings runs only with `trust_code`."""
+    return Deployed.load(folder, trust_code=trust_code, device=chosen(device))
+
+
 def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: dict[str, Any]) -> Plan:
     """Settings around a network and pictures as a checked plan."""
     tree: dict[str, Any] = dict(settings)
@@ -117,27 +132,13 @@ def run_attacks(plan: Plan, place: Workplace, labour: Labour) -> list[Finding]:
 @contextmanager
 def _workplace(store: str | Path | None, device: str) -> Iterator[Workplace]:
     if store is not None:
-        yield Workplace(Store(store), choose_device(device))
+        yield Workplace(Store(store), chosen(device))
         return
     with tempfile.TemporaryDirectory(prefix="leakscope-") as passing:
-        yield Workplace(Store(passing), choose_device(device))
+        yield Workplace(Store(passing), chosen(device))
 
 
 def _images(data: Any) -> ImageSet | None:
     if isinstance(data, str | dict):
         return None
     return data if isinstance(data, ImageSet) else from_torch(data)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes a GPU when there is one."""
-    if name == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if accelerator is None else accelerator
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used ({reason}); take --device cpu or cuda") from None
-    return device

@@ -118,22 +118,15 @@ def audit(
     }  # fmt: skip
     configs = AuditConfig.read_all(config, settings_of(given, set_), scale)
     first = next(iter(configs.values()))
-    from leakscope.commands.audits import Manner, run_plans, study_of
+    from leakscope.commands.audits import Manner, run_plans, study_of, told
 
     study = study_of(first)
     plans = make_plans(configs)
     if dry_run:
         return show_plans(plans, json_)
-    from leakscope.auditing.verdict import gravest
-    from leakscope.core.results import to_json
-
     command = shlex.join(["leakscope", *sys.argv[1:]])
     manner = Manner(command, quiet=quiet or json_, silent=json_, workers=workers, threads=threads)
-    finished = run_plans(plans, work_at(store, device), out, manner, study, first.results)
-    if json_:
-        documents = {name: to_json(result.report) for name, result in finished.items()}
-        print_json(documents if len(documents) > 1 else next(iter(documents.values())))
-    return gravest([result.exit_code for result in finished.values()])
+    return told(run_plans(plans, work_at(store, device), out, manner, study, first.results), json_)
 
 
 @app.command()
@@ -143,6 +136,7 @@ def train(
     data_root: DataRoot = None,
     resize: Resize = None,
     model: Model = None,
+    weights: Weights = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -157,11 +151,18 @@ def train(
     dry_run: DryRun = False,
     threads: Threads = None,
 ) -> int:
-    """Train targets with their defences; an audit with the same settings finds them in the store."""
+    """Train targets with their defences; an audit with the same settings finds them in the store.
+
+    Examples:
+
+      leakscope train --data mnist5k --model convnet --defense bottleneck+gaussian:sigma=0.1 --save w.safetensors
+
+      leakscope train --model mine.py:build --weights mine.safetensors --defense nopeek --epochs 3 --data folder:photos
+    """
     plan = plan_of(
         config, scale, set_, threads,
-        data=data, data_root=data_root, resize=resize, model=model, cuts=cut, defenses=defense, seeds=seed,
-        **{"training.epochs": epochs},
+        data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut,
+        defenses=defense, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
         return show_plan(plan, json_)
@@ -175,11 +176,9 @@ def train(
     if save is not None:
         if len(trained) != 1:
             raise UsageError(f"--save writes one target, {len(trained)} were trained; name one cut, defence and seed")
-        from safetensors.torch import save_file
+        from leakscope.models.weights import save_weights
 
-        save.parent.mkdir(parents=True, exist_ok=True)
-        state = {name: tensor.contiguous() for name, tensor in trained[0].split.model.state_dict().items()}
-        save_file(state, save)
+        save_weights(trained[0].split.model, save)
     if json_:
         print_json([to_json(target.record) for target in trained])
     else:

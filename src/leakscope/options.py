@@ -108,7 +108,7 @@ Workers = Annotated[
     option(
         "--workers",
         help="Processes that share the work, one thread each unless --threads says more.  "
-        "[none: all in this process; for class attacks on a processor, one a core]",
+        "[none: all in this process; for class attacks on a processor, one per core]",
         panel=RUN,
     ),
 ]

@@ -197,6 +197,8 @@ def test_what_came_later_leaves_older_keys_alone() -> None:
 def test_restarts_keep_the_best_objective() -> None:
     once, _ = attacked(Search(steps=8), None)
     thrice, _ = attacked(Search(steps=8, restarts=3), None)
+    assert once.diagnostics.objective is not None
+    assert thrice.diagnostics.objective is not None
     assert thrice.diagnostics.objective <= once.diagnostics.objective
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from leakscope.core.defense import build_defense
-from leakscope.core.results import AuditReport
+from leakscope.core.reports import AuditReport
 from leakscope.experiments.bounds import released_noise
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.plan import make_plan

@@ -76,6 +76,7 @@ def test_the_folder_is_a_model_repository(zoo: Path) -> None:
         "README.md",
         "SHA256SUMS",
         "config.json",
+        "example.py",
         "model.safetensors",
     ]
     for line in (zoo / "SHA256SUMS").read_text().splitlines():

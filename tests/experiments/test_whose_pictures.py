@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from leakscope.core.errors import UsageError
-from leakscope.core.results import AuditReport
+from leakscope.core.reports import AuditReport
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.jobs import portable
 from leakscope.experiments.plan import Plan, make_plan

@@ -133,7 +133,8 @@ def test_a_collapsed_attack_has_precision_and_density_but_no_recall() -> None:
     fake = torch.full((6, 1), 4.5)
     got = neighbourhoods(real, fake, 1)
     # Balls of radius 1 around 4 and 5 hold 4.5; fake balls have radius 0.
-    assert got == (1.0, 0.0, 2.0, pytest.approx(0.2))
+    assert (got.precision, got.recall, got.density) == (1.0, 0.0, 2.0)
+    assert got.coverage == pytest.approx(0.2)
 
 
 def test_set_measures_look_at_all_reconstructions_together() -> None:

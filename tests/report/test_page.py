@@ -13,15 +13,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from leakscope.core.results import (
-    BlockRow,
-    Blocks,
-    BlockTable,
-    Bound,
-    Flag,
-    MetricInfo,
-    Summary,
-)
+from leakscope.core.reports import BlockRow, Blocks, BlockTable, Bound
+from leakscope.core.results import Flag, MetricInfo, Summary
 from leakscope.core.words import EVIDENCE, VERDICTS, FlagId, Verdict
 from leakscope.report import render_html
 from leakscope.report.targets import short_names

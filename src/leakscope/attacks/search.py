@@ -161,7 +161,7 @@ class _Problem:
     informative: Tensor
     center: Tensor
     settings: Search
-    tv: Tensor  # one weight, or one an image
+    tv: Tensor  # one weight, or one per image
 
     def __call__(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         images = x.detach().reshape(len(x), *self.center.shape[1:]).requires_grad_()

@@ -10,10 +10,10 @@ from leakscope.core.spec import Plain
 #: a target does not have (residual blocks, sparse layers) drops out there.
 SUITES: dict[str, dict[str, list[str | Plain]]] = {
     "pictures": {
-        "quick": ["ridge", {"kind": "auto", "effort": "quick"}, "peel-exact", "analytic-sparse"],
+        "quick": ["ridge", "auto", "peel-exact", "analytic-sparse"],
         "full": [
             "ridge",
-            "auto",
+            {"kind": "auto", "effort": "full"},
             "decoder",
             {"kind": "decoder", "front": "dense"},
             {"kind": "decoder", "front": "residual"},

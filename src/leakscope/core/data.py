@@ -45,7 +45,7 @@ class ImageSet:
         return replace(self, images=self.images[index], labels=self.labels[index])
 
     def fingerprints(self) -> list[str]:
-        """One content hash an image, at 8-bit depth: what a re-encoding would preserve."""
+        """One content hash per image, at 8-bit depth: what a re-encoding would preserve."""
         pixels = self.images if not self.pixels else (self.images * 255).round().to(torch.uint8)
         rows = pixels.contiguous().flatten(1).numpy()
         return [hashlib.blake2b(row.tobytes(), digest_size=12).hexdigest() for row in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -187,10 +188,14 @@ def members(defense: Defense) -> tuple[Defense, ...]:
     return defense.parts if isinstance(defense, Stack) else (defense,)
 
 
+#: A plus between two defences; one of two at the end of a name (gong++) belongs to it.
+_BETWEEN = re.compile(r"(?<!\+)\+(?!\+)|(?<=\+\+)\+")
+
+
 def build_defense(spec: str | Mapping[str, Any] | Sequence[Any] | Defense) -> Defense:
     """A defence from a name, a mapping, or a list (also `a:x=1+b`), which makes a stack."""
     if isinstance(spec, str) and "+" in spec:
-        spec = spec.split("+")
+        spec = _BETWEEN.split(spec)
     if isinstance(spec, Mapping) and spec.get("kind") == "stack":
         spec = spec["parts"]
     if isinstance(spec, list | tuple):

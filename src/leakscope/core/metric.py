@@ -30,6 +30,8 @@ class Scored(ABC):
     goal: ClassVar[str] = "pictures"
     #: Which end of the scale means that more was given away.
     more_leak: ClassVar[Literal["high", "low"]]
+    #: The least and the largest limit that a gate may set on it for pictures; None: there is none.
+    limits: ClassVar[tuple[float | None, float | None]] = (None, None)
     #: One number for the whole set (FID), not for each image.
     of_set: ClassVar[bool] = False
     #: Also measures points that are not pictures, whose values are not confined to [0, 1].

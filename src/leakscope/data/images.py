@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.memory import allocating, require_room
 
 
 def checked(data: ImageSet, name: str = "the data set") -> ImageSet:
@@ -52,6 +53,9 @@ def resized(data: ImageSet, size: int) -> ImageSet:
     side = min(height, width)
     if (height, width) == (size, size):
         return data
+    values = len(data) * data.shape[0] * size * size
+    # The result, and what interpolation keeps beside it.
+    require_room(8 * values, f"{len(data)} pictures at {size}×{size}", "give a smaller --resize or use fewer pictures")
     top, left = (height - side) // 2, (width - side) // 2
     square = data.images[:, :, top : top + side, left : left + side]
     scaled = functional.interpolate(square, (size, size), mode="bilinear", align_corners=False, antialias=True)
@@ -66,26 +70,30 @@ def from_arrays(
         raise UsageError(f"{name}: images have the shape {images.shape}; they must be N×H×W or N×H×W×3")
     if images.ndim == 4 and images.shape[3] not in (1, 3):
         raise UsageError(f"{name}: images have {images.shape[3]} channels (last axis); they must have 1 or 3")
-    if images.dtype == np.uint8:
-        pixels = torch.from_numpy(np.ascontiguousarray(images)).float().div_(255)
-    elif np.issubdtype(images.dtype, np.floating):
-        pixels = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
-    else:
+    if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
         raise UsageError(f"{name}: pixels are {images.dtype}; save them as uint8, or as float in [0, 1]")
-    pixels = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+    with allocating(name, "use fewer pictures"), np.errstate(over="ignore"):  # what overflows is infinite, and told
+        if images.dtype == np.uint8:
+            pixels = torch.from_numpy(np.ascontiguousarray(images)).float().div_(255)
+        else:
+            pixels = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
+        pixels = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
     return _labelled(pixels, _numbers(labels, name), name, classes)
 
 
 def from_torch(
-    dataset: torch.utils.data.Dataset[Any] | tuple[Tensor, Tensor],
+    dataset: torch.utils.data.Dataset[Any] | torch.utils.data.DataLoader[Any] | tuple[Tensor, Tensor],
     classes: Sequence[str] | None = None,
     name: str = "the given data",
 ) -> ImageSet:
-    """An image set from a torch data set of (image, label), or from a pair of tensors (images, labels).
+    """An image set from a torch data set or loader of (image, label), or from a pair of tensors (images, labels).
 
     Tensors are N×C×H×W or N×H×W; arrays and PIL pictures, as a data set without transform gives
     them, are H×W[×C]. Pixels are uint8, or float in [0, 1].
     """
+    if isinstance(dataset, torch.utils.data.DataLoader):
+        classes = getattr(dataset.dataset, "classes", None) if classes is None else classes
+        dataset = _loaded(dataset, name)
     if classes is None:
         classes = getattr(dataset, "classes", None)
     whole = dataset.tensors if isinstance(dataset, torch.utils.data.TensorDataset) else dataset
@@ -106,6 +114,21 @@ def from_torch(
     pixels = images.float().div(255) if images.dtype == torch.uint8 else images.float()
     numbers = _numbers(labels.detach().cpu().numpy(), name)
     return _labelled(pixels.detach().cpu().contiguous(), numbers, name, classes)
+
+
+def _loaded(loader: torch.utils.data.DataLoader[Any], name: str) -> tuple[Tensor, Tensor]:
+    """All batches of a loader, stacked in the order of its data set: a shuffled one would be a new set each time."""
+    in_order = torch.utils.data.DataLoader(
+        loader.dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn
+    )
+    batches = list(in_order)
+    if not batches:
+        raise UsageError(f"{name} is empty; give a loader with pictures")
+    if not all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches):
+        raise UsageError(f"{name}: its batches are not pairs of images and class numbers; give such a loader")
+    return torch.cat([torch.as_tensor(images) for images, _ in batches]), torch.cat(
+        [torch.as_tensor(labels).reshape(-1) for _, labels in batches]
+    )
 
 
 def _gathered(dataset: torch.utils.data.Dataset[Any], name: str) -> tuple[Tensor, Tensor]:

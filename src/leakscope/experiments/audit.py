@@ -13,25 +13,28 @@ import torch
 from torch import Tensor
 
 from leakscope.auditing.evidence import Shown, level_of
+from leakscope.auditing.flags import TIE
 from leakscope.auditing.headline import Leaks, exposed, headline, over_seeds
 from leakscope.auditing.verdict import judge
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
-from leakscope.core.results import (
-    AttackResult,
+from leakscope.core.reports import (
     AuditReport,
     ControlReport,
-    ControlResult,
     DataRecord,
-    Finding,
-    Flag,
     GroupReport,
-    MetricInfo,
     PartRecord,
     ShownPictures,
+    TargetReport,
+)
+from leakscope.core.results import (
+    AttackResult,
+    ControlResult,
+    Finding,
+    Flag,
+    MetricInfo,
     Summary,
     TargetRecord,
-    TargetReport,
     from_json,
 )
 from leakscope.core.spec import describe, digest
@@ -296,6 +299,14 @@ def _contests(result: AttackResult) -> bool:
     return result.traits.outside and result.leak > floor
 
 
+def _serves(own: _Found, plan: Plan) -> bool:
+    """Whether a twin shows what a defence hides: a network of somebody else's only when attacks see through it."""
+    if not plan.scene.architecture.foreign:
+        return True
+    floors = [result.label_floor for result in own.results if result.label_floor is not None]
+    return max(result.leak for result in own.results) > max(floors, default=0.0) + TIE
+
+
 def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]) -> Shown:
     passed = {report.kind: bool(report.passed) for report in reports}
     defended = [own for own in found if not own.record.undefended] or list(found)
@@ -305,7 +316,7 @@ def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]
         seeds=len(plan.seeds),
         positive=passed[Control.POSITIVE],
         negative=passed[Control.NEGATIVE],
-        twin=any(own.record.undefended for own in found),
+        twin=any(own.record.undefended and _serves(own, plan) for own in found),
         adaptive=plan.scene.threat.knows_defense
         and all(_adaptive(defense, own) for (_, defense), own in plan.suited.items()),
         canary=passed.get(Control.CANARY, Control.CANARY not in plan.scene.goal.control_words),

@@ -9,7 +9,8 @@ from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, members
 from leakscope.core.model import SplitModel
-from leakscope.core.results import Bound, from_json, to_json
+from leakscope.core.reports import Bound
+from leakscope.core.results import from_json, to_json
 from leakscope.defenses.gaussian import Gaussian
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.scene import Scene
@@ -22,7 +23,7 @@ _FITTED, _MEASURED = 2000, 2000  # pictures: of the public set, of the held-out 
 _VARIANCES = 4000
 
 ASSUMPTIONS = (
-    "pictures are Gaussian with the covariance of the held-out and public pictures, and known to 8 bits a pixel",
+    "pictures are Gaussian with the covariance of the held-out and public pictures, and known to 8 bits per pixel",
     "each picture is sent once: noise that is drawn again can be averaged away",
     "held-out pictures stand for those that will be sent",
 )

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from leakscope.core import yaml_text
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.threat import Access, ThreatModel
@@ -176,12 +176,7 @@ class AuditConfig(BaseModel):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    tree = yaml_text.read_yaml(path)
     if not isinstance(tree, dict):
         raise UsageError(f"{path} must hold a mapping of settings, such as 'data: mnist5k'")
     return tree

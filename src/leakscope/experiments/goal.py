@@ -14,7 +14,8 @@ from leakscope.core.attack import Attack, Observed
 from leakscope.core.data import ImageSet, Splits
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
-from leakscope.core.results import AttackResult, ControlReport, ControlResult, Flag, Summary
+from leakscope.core.reports import ControlReport
+from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
 from leakscope.core.spec import Kind
 from leakscope.core.words import Control
 
@@ -71,9 +72,13 @@ class Goal(ABC):
     def observe(self, split: SplitModel, victims: ImageSet, rng: torch.Generator) -> Observed:
         """What the target gives away about the victims; the attack never sees the victims themselves."""
 
+    def read(self, split: SplitModel, victims: ImageSet, seen: Observed) -> Tensor | None:
+        """The labels that the server reads from what was observed; None where nothing of one picture was."""
+        return None
+
     @abstractmethod
-    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
-        """The only place where truth and guess meet."""
+    def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:
+        """The only place where truth and guess meet. `read` are the labels that `read` found."""
 
     def judged_by(self, scene: Scene) -> str | None:
         """What identifies whatever the metrics read beside the pictures; None: nothing."""

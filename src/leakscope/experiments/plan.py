@@ -18,12 +18,14 @@ from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, build_defense, members
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.core.results import Direction, LeftOut
+from leakscope.core.reports import LeftOut
+from leakscope.core.results import Direction
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
 from leakscope.experiments.config import AuditConfig, load_data
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.goal import GOALS, Goal
+from leakscope.experiments.reach import out_of_range, unreachable
 from leakscope.experiments.scene import Scene, choose_metrics
 from leakscope.models.architecture import Architecture
 from leakscope.models.resolve import resolve
@@ -39,6 +41,7 @@ class Plan:
     cuts: list[str]
     defenses: list[Defense]
     attacks: list[Attack]  # all that run on any target
+    added: list[Attack]  # those among them that the defences asked for, not the user
     suited: Mapping[tuple[str, Defense], list[Attack]]  # those that run on a target
     left_out: list[LeftOut]  # and those that cannot, with the reason
     suite: str
@@ -209,20 +212,29 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         raise UsageError("; ".join(asked.problems))
     scene = Scene.load(config, goal, data=data, architecture=architecture)
     cuts = _checked_cuts(scene)
+    if config.weights is not None:
+        for defense in defenses:  # weights that fit none of them are better refused now
+            scene.build(scene.spec(cuts[0], defense, config.first_seed))
     explicit = not isinstance(asked.chosen, str)
-    suited, left_out = _suited(scene, attacks, defenses, cuts, explicit=explicit)
+    added = _adaptive(attacks, defenses, threat)
+    suited, left_out = _suited(scene, attacks + added, defenses, cuts, required=attacks if explicit else ())
     goal.require(attacks, config, scene.splits)
-    return Plan(
+    plan = Plan(
         scene=scene,
         cuts=cuts,
         defenses=defenses,
         attacks=list(dict.fromkeys(attack for own in suited.values() for attack in own)),
+        added=added,
         suited=suited,
         left_out=asked.dropped + left_out,
         suite=asked.chosen if isinstance(asked.chosen, str) else "custom",
         seeds=config.chosen_seeds,
         gate=gate,
     )
+    hopeless = gate and (out_of_range(gate, scene) or unreachable(plan))
+    if hopeless:
+        raise UsageError(hopeless)
+    return plan
 
 
 def _acts_without_training(defense: Defense) -> bool:
@@ -230,17 +242,21 @@ def _acts_without_training(defense: Defense) -> bool:
     return any(getattr(type(defense), hook) is not getattr(Defense, hook) for hook in ("release", "rebuild"))
 
 
-def _with_adaptive(attacks: list[Attack], defense: Defense, threat: ThreatModel) -> list[Attack]:
-    """The attacks with those made against a defence."""
+def _adaptive(attacks: Sequence[Attack], defenses: Sequence[Defense], threat: ThreatModel) -> list[Attack]:
+    """The attacks made against these defences that are not asked for already.
+
+    Every target of the plan meets them, the undefended twin too: figures of different attacks cannot be compared.
+    """
     present = {attack.kind_name for attack in attacks}
     goals = {attack.goal for attack in attacks}
     extra = [
         ATTACKS.build(name)
+        for defense in defenses
         for part in members(defense)
         for name in part.adaptive
-        if name not in present and ATTACKS[name].needs <= threat.access and ATTACKS[name].goal in goals
+        if name not in present and ATTACKS[name].needs <= threat.reach and ATTACKS[name].goal in goals
     ]
-    return attacks + list(dict.fromkeys(extra)) if threat.knows_defense else attacks
+    return list(dict.fromkeys(extra)) if threat.knows_defense else []
 
 
 def _checked_cuts(scene: Scene) -> list[str]:
@@ -264,11 +280,11 @@ def _checked_cuts(scene: Scene) -> list[str]:
 
 
 def _suited(
-    scene: Scene, attacks: list[Attack], defenses: list[Defense], cuts: list[str], *, explicit: bool
+    scene: Scene, attacks: list[Attack], defenses: list[Defense], cuts: list[str], *, required: Sequence[Attack]
 ) -> tuple[dict[tuple[str, Defense], list[Attack]], list[LeftOut]]:
-    """The attacks of every target, with those made against its defence; what cannot run there drops out.
+    """The attacks of every target; what cannot run there drops out.
 
-    An attack the user asked for by name must be able to run on one target at least.
+    An attack that is `required`, since the user asked for it by name, must be able to run on one target at least.
     """
     suited: dict[tuple[str, Defense], list[Attack]] = {}
     left_out: list[LeftOut] = []
@@ -279,8 +295,7 @@ def _suited(
         for defense in defenses:
             with seeds.ambient(0, "plan", "rebuild"):
                 split = _rebuilt(plain, defense, scene.splits.public.images[:2])
-            wanted = _with_adaptive(attacks, defense, scene.threat)
-            reasons = {attack: attack.unsuited(split, scene.splits.private.shape) for attack in wanted}
+            reasons = {attack: attack.unsuited(split, scene.splits.private.shape) for attack in attacks}
             suited[cut, defense] = [attack for attack, reason in reasons.items() if reason is None]
             left_out += [
                 LeftOut(label(attack), label(defense), cut, reason)
@@ -288,7 +303,7 @@ def _suited(
                 if reason is not None
             ]
     running = {attack for own in suited.values() for attack in own}
-    for attack in attacks if explicit else []:
+    for attack in required:
         if attack not in running:
             reason = next(entry.reason for entry in left_out if entry.attack == label(attack))
             raise UsageError(f"{attack.kind_name}: {reason}")

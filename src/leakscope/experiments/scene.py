@@ -21,12 +21,13 @@ from leakscope.core.threat import ThreatModel
 from leakscope.data.images import checked
 from leakscope.data.split_index import read_index
 from leakscope.data.splits import SplitIndex
+from leakscope.experiments.building import build_split
 from leakscope.experiments.config import AuditConfig, load_data
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.goal import GOALS, Goal
 from leakscope.models.architecture import Architecture
 from leakscope.models.resolve import instantiate, resolve
-from leakscope.models.weights import file_digest, load_weights
+from leakscope.models.weights import file_digest
 
 #: Settings that do not change a result, or that the command names for themselves.
 _APART = {
@@ -143,20 +144,15 @@ class Scene:
         return None if first is None else {**describe(first), "pictures": self.splits.public.digest()}
 
     def network(self) -> nn.Module:
-        """The network as it is given or initialised, whole and undefended."""
-        model = instantiate(self.architecture, self.splits.private.shape, len(self.splits.private.classes))
-        if self.config.weights is not None:
-            load_weights(model, self.config.weights)
-        return model
+        """The network, whole and undefended, before any weights that were given: for looking at its layers."""
+        return instantiate(self.architecture, self.splits.private.shape, len(self.splits.private.classes))
 
     def build(self, spec: TargetSpec) -> SplitModel:
-        """The untrained network with its defence, initialised from the seed's own generator."""
-        with seeds.ambient(spec.seed, "target", "init"):
-            model = self.network()
-            split = SplitModel(model, spec.cut, normalize=self.architecture.normalization(), defense=spec.defense)
-            split = spec.defense.rebuild(split.eval(), self.splits.public.images[:2])
-            self.architecture.fill(split)
-            return split
+        """The untrained network with its defence and the weights it was given."""
+        return build_split(
+            self.architecture, spec.cut, spec.defense, example=self.splits.public.images[:2],
+            classes=len(self.splits.private.classes), seed=spec.seed, weights=self.config.weights,
+        )  # fmt: skip
 
     @cached_property
     def cuts(self) -> dict[str, Cut]:

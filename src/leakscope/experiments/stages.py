@@ -13,6 +13,7 @@ from torch import Tensor
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
+from leakscope.core.devices import brought
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
@@ -32,6 +33,7 @@ from leakscope.core.threat import ThreatModel, View, grant
 from leakscope.experiments.experiment import AttackSpec, TargetSpec, control_key, score_key
 from leakscope.experiments.pretraining import pretrained, transplant
 from leakscope.experiments.priors import kept_priors
+from leakscope.experiments.probes import probe, strays
 from leakscope.experiments.reading import read_target
 from leakscope.experiments.scene import Scene, threat_record
 from leakscope.experiments.training import History, Training, predict, train
@@ -134,6 +136,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
     again = split.release(sample[:8], seeds.generator(1, "again", device=device))
     once = split.release(sample[:8], seeds.generator(2, "again", device=device))
     spread, unit = (separability(released.cpu().flatten(1), unit_norm=unit_norm) for unit_norm in (False, True))
+    probed = probe(split, scene.splits.public, heldout, device)
     trained = place.store.get("trained", spec.weights_key) if spec.training["epochs"] else None
     return TargetRecord(
         key=spec.key,
@@ -153,47 +156,19 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         feature_shape=tuple(released.shape[1:]),
         client_compute=scene.cuts[spec.cut].compute,
         random_release=not torch.equal(again, once),
-        batch_dependent=depends_on_batch(split, heldout.images, device),
+        batch_dependent=probed.batch_dependent,
         separability=Spread(spread.min, spread.mean, spread.max),
         unit_separability=Spread(unit.min, unit.mean, unit.max),
         stop=spec.stop,
         has_use=spec.weights is not None or spec.training["epochs"] > 0 or scene.architecture.trained,
         identity=spec.plain(),
         notes={} if trained is None else trained.record["notes"],
+        unsteady=probed.unsteady,
+        told_apart=probed.told_apart,
+        chaotic=probed.chaotic,
+        server_leak=probed.server_leak,
+        follows=probed.follows,
     )
-
-
-#: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
-_ALONE, _DRAWS = 8, 24
-
-
-@torch.no_grad()
-def depends_on_batch(split: SplitModel, images: Tensor, device: torch.device) -> bool:
-    """Whether what is released for a picture changes with the pictures sent beside it, or with its place among them.
-
-    The means over draws, alone and in company, differ by no more than their standard errors if it does not:
-    a feature that is off by eight of them, with a draw each for thousands of features, is no accident.
-    """
-    sample = images[: 4 * _ALONE].to(device)
-    if len(sample) < 2 * _ALONE:
-        return False
-    alone, beside, shifted = [], [], []
-    for draw in range(_DRAWS):
-        rng = seeds.generator(draw, "batch", device=device)
-        alone.append(torch.cat([split.release(x[None], rng) for x in sample[:_ALONE]]))
-        beside.append(split.release(sample, rng)[:_ALONE])
-        shifted.append(split.release(sample.roll(_ALONE + 1, 0), rng)[_ALONE + 1 : 2 * _ALONE + 1])
-        if draw == 1 and torch.equal(alone[0], alone[1]):
-            break  # not random: once tells
-    first = torch.stack(alone).double()
-    for others in (beside, shifted):
-        second = torch.stack(others).double()
-        error = ((first.var(0) + second.var(0)) / len(first)).sqrt()
-        # Batched kernels round differently: a thousandth of the spread between pictures is no dependence.
-        error = error + 1e-3 * first.mean(0).std(0).clamp_min(1e-6 * first.abs().mean().clamp_min(1e-12))
-        if bool(((first.mean(0) - second.mean(0)).abs() > 8 * error).any()):
-            return True
-    return False
 
 
 @dataclass(frozen=True)
@@ -239,6 +214,19 @@ class Case:
         rng = seeds.generator(self.observed or self.seed, "victims", "release", device=device)
         return self.scene.goal.observe(self.target.split, self.victims, rng)
 
+    def strays(self, seen: Observed) -> bool:
+        """Whether what was observed is not what the victims' pictures release otherwise."""
+        if seen.features is None or self.kind != "result":
+            return False
+        goal, split = self.scene.goal, self.target.split
+
+        def release(rng: torch.Generator) -> Tensor:
+            features = goal.observe(split, self.victims, rng).features
+            assert features is not None
+            return features
+
+        return strays(seen.features, release)
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -247,6 +235,8 @@ class Rebuilt:
     key: str
     images: Tensor
     diagnostics: Diagnostics
+    read: Tensor | None = None  # the label that the server reads from the very features that were observed
+    strays: bool = False  # what was observed is not what the same pictures release otherwise
 
 
 def prepare(case: Case, view: View, place: Workplace) -> Prepared:
@@ -255,7 +245,7 @@ def prepare(case: Case, view: View, place: Workplace) -> Prepared:
     with place.store.claim("prepared", key) as done:
         if done is not None:
             diagnostics = from_json(Diagnostics, done.record["diagnostics"])
-            return Prepared({k: t.to(place.device) for k, t in done.tensors().items()}, diagnostics)
+            return Prepared({k: brought(t, place.device) for k, t in done.tensors().items()}, diagnostics)
         progress.say(f"{label(case.attack)}: preparing")
         prepared = case.attack.prepare(view, case.rng("prepare", place.device))
         record = {"plan": describe(case.spec), "diagnostics": to_json(prepared.diagnostics)}
@@ -276,6 +266,7 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
             seen = case.observe(place.device)
             guess = case.attack.reconstruct(view, prepared, seen, case.rng("reconstruct", place.device))
             images = guess.images.detach().float().cpu()
+            read = case.scene.goal.read(case.target.split, case.victims, seen)
             if not torch.isfinite(images).all():
                 raise FloatingPointError(f"{label(case.attack)} returned pictures that are not finite")
             found = guess.diagnostics.spent(
@@ -283,15 +274,17 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
                 seconds=time.monotonic() - started,
                 cpu_seconds=time.process_time() - worked,
             )
-            record = {"plan": describe(case.spec), "diagnostics": to_json(found)}
-            place.store.put("attack", key, record, {"guess": images.clamp(0, 1) if case.victims.pixels else images})
+            record = {"plan": describe(case.spec), "diagnostics": to_json(found), "strays": case.strays(seen)}
+            kept = {"guess": images.clamp(0, 1) if case.victims.pixels else images}
+            place.store.put("attack", key, record, kept if read is None else {**kept, "read": read.cpu()})
     return read_rebuilt(place.store, key)
 
 
 def read_rebuilt(store: Store, key: str) -> Rebuilt:
     entry = store.get("attack", key)
     assert entry is not None
-    return Rebuilt(key, entry.tensors()["guess"], from_json(Diagnostics, entry.record["diagnostics"]))
+    tensors, found = entry.tensors(), from_json(Diagnostics, entry.record["diagnostics"])
+    return Rebuilt(key, tensors["guess"], found, tensors.get("read"), entry.record.get("strays", False))
 
 
 def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
@@ -300,12 +293,12 @@ def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
     key = score_key(rebuilt.key, scene.metrics, scene.goal.judged_by(scene))
     with place.store.claim(case.kind, key) as done:
         if done is None:
-            found = scene.goal.score(case, rebuilt.images, place)
+            found = scene.goal.score(case, rebuilt.images, place, rebuilt.read)
             kept = found.values if found.scale is None else {**found.values, SCALE: found.scale}
             result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
             result = replace(
                 result, mismatched=found.mismatched, label_floor=found.label_floor,
-                observed_accuracy=found.observed_accuracy, exposed=found.exposed, **case.extra,
+                observed_accuracy=found.observed_accuracy, exposed=found.exposed, strays=rebuilt.strays, **case.extra,
             )  # fmt: skip
             if case.kind == "result":
                 keep_victims(place.store, case.victims)

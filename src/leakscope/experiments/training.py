@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,11 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core import progress, seeds
+from leakscope.core.checkpoint import load_checkpoint, save_checkpoint
 from leakscope.core.data import ImageSet
-from leakscope.core.defense import Step
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.spec import LATER
+from leakscope.experiments.stepping import Moment, losses, release_rng, set_up, stepped
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,7 @@ def train(
     defense = split.defense
     data = defense.augment(data, seeds.generator(seed, "target", "augment"))
     data, validation = _hold_out(data, seed) if training.patience else (data, None)
-    with seeds.ambient(seed, "target", "setup"):
-        aux = defense.setup(split, data, seeds.generator(seed, "target", "setup")).to(device)
+    aux = set_up(split, data, seed).to(device)
     run = _Run(split.to(device), aux, data, training, seed, device)
     run.resume(checkpoint)
     total = training.epochs * run.steps
@@ -141,11 +140,7 @@ class _Run:
     ) -> None:
         self.split, self.aux, self.data, self.training = split, aux, data, training
         self.seed, self.device = seed, device
-        allowed = split.defense.trainable(split)
-        for name, parameter in split.named_parameters():
-            parameter.requires_grad_(name in allowed)
-        trained = [p for p in split.parameters() if p.requires_grad] + list(split.defense.optimised(aux))
-        self.optimizer = _optimizer(training, trained)
+        self.optimizer = _optimizer(training, stepped(split, aux))
         self.epoch = 0
         self.steps = max(1, len(data) // training.batch)
         self.history = History()
@@ -163,14 +158,14 @@ class _Run:
         split, defense, training, epoch = self.split, self.split.defense, self.training, self.epoch
         order = torch.randperm(len(self.data), generator=seeds.generator(self.seed, "target", "order", epoch))
         shifts = seeds.generator(self.seed, "target", "shift", epoch)
-        rng = seeds.generator(self.seed, "target", "release", epoch, device=self.device)
+        rng = release_rng(self.seed, epoch, self.device)
         split.train()
         self.aux.train()
         defense.before_epoch(split, self.aux, self.data, epoch)
         loss_sum = penalty_sum = torch.zeros((), device=self.device)
         hits = torch.zeros((), device=self.device)
         size = min(training.batch, len(order))
-        with seeds.ambient(self.seed, "target", "epoch", epoch):
+        with seeds.ambient(self.seed, "target", "epoch", epoch, device=self.device):
             for number in range(self.steps):
                 index = order[number * size : (number + 1) * size]
                 x, y = self.data.images[index], self.data.labels[index].to(self.device)
@@ -181,27 +176,16 @@ class _Run:
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=training.mixed_precision):
-                    out = split.run(x, rng)
-                    task = F.cross_entropy(out.scores, y)
-                    step = Step(
-                        x, y, out.features, out.released, out.scores, task, split, self.aux,
-                        epoch, training.epochs, rate, rng,
-                    )  # fmt: skip
-                    penalty = defense.penalty(step)
-                loss = task if penalty is None else task + penalty
-                if not torch.isfinite(loss):
-                    raise UsageError(
-                        f"training diverged: loss {loss.item()} in epoch {epoch + 1}, batch {number + 1}; "
-                        "lower training.learning_rate or the defence's weight"
-                    )
+                    found = losses(split, self.aux, x, y, Moment(epoch, training.epochs, rate), rng)
+                found.require_finite(f"epoch {epoch + 1}, batch {number + 1}")
                 self.optimizer.zero_grad(set_to_none=True)
-                defense.backward(loss, step)
+                defense.backward(found.total, found.step)
                 self._refuse_bad_gradients(number)
                 self.optimizer.step()
                 defense.after_step(split, self.aux)
-                loss_sum = loss_sum + task.detach()
-                penalty_sum = penalty_sum + (0.0 if penalty is None else penalty.detach())
-                hits = hits + (out.scores.detach().argmax(1) == y).sum()
+                loss_sum = loss_sum + found.step.task_loss.detach()
+                penalty_sum = penalty_sum + (0.0 if found.penalty is None else found.penalty.detach())
+                hits = hits + (found.step.scores.detach().argmax(1) == y).sum()
                 bar.advance(1)
         self.history.loss.append(loss_sum.item() / self.steps)
         self.history.penalty.append(penalty_sum.item() / self.steps)
@@ -237,8 +221,6 @@ class _Run:
         """Write a checkpoint, but not more often than every few seconds."""
         if checkpoint is None or time.monotonic() - self.saved_at < 5:
             return
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        temporary = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
         state = {
             "epoch": self.epoch,
             "split": self.split.state_dict(),
@@ -247,14 +229,13 @@ class _Run:
             "best": self.best,
             "history": vars(self.history),
         }
-        torch.save(state, temporary)
-        temporary.replace(checkpoint)
+        save_checkpoint(checkpoint, state)
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Path | None) -> None:
-        if checkpoint is None or not checkpoint.exists():
+        state = None if checkpoint is None else load_checkpoint(checkpoint, self.device)
+        if state is None:
             return
-        state = torch.load(checkpoint, map_location=self.device, weights_only=True)
         self.epoch = state["epoch"]
         self.split.load_state_dict(state["split"])
         self.aux.load_state_dict(state["aux"])

@@ -66,6 +66,7 @@ class FrechetDistance(Metric):
     network: str = "inception"
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
     of_set: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

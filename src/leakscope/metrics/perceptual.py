@@ -38,6 +38,7 @@ class LearnedPerceptualDistance(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def unavailable(self, root: Path | None) -> str | None:
         return PERCEPTIONS["alexnet"].unavailable(root)

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.metric import METRICS, Metric, Reference
 from leakscope.metrics.pictures import require_pictures, require_points_or_pictures, squared_error
-from leakscope.nn.precision import wide
 
 #: What an exact image scores, so that one lucky image does not make a mean infinite. It is reached at
 #: an error of 10⁻¹⁰, a tenth of a thousandth of one 8-bit step.
@@ -23,6 +23,7 @@ class MeanSquaredError(Metric):
     """Mean squared error of the pixels of one image: ‖x − x̂‖² / (C·H·W)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
@@ -40,6 +41,7 @@ class PeakSignalToNoise(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_pictures(guess, truth)
@@ -57,11 +59,12 @@ class CosineSimilarity(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (-1.0, 1.0)
     of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_points_or_pictures(guess, truth)
-        a, b = wide(guess).flatten(1), wide(truth).flatten(1)
+        a, b = widened(guess).flatten(1), widened(truth).flatten(1)
         lengths = torch.linalg.vector_norm(a, dim=1), torch.linalg.vector_norm(b, dim=1)
         # Each is scaled to length 1 first: the product of two tiny lengths would underflow.
         tiny = torch.finfo(a.dtype).tiny
@@ -93,6 +96,7 @@ class Leak(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_points: ClassVar[bool] = True
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.metric import METRICS, Scored
 from leakscope.metrics.distribution import AT_ONCE, FrechetDistance, frechet_distance
 from leakscope.metrics.embedder import least_squared_distance
@@ -87,12 +88,14 @@ def neighbourhoods(real: Tensor, fake: Tensor, k: int = 3) -> Neighbourhoods:
     if min(len(real), len(fake)) <= k:
         raise ValueError(f"{k} neighbours need more than {k} points in each set, not {len(real)} and {len(fake)}")
 
+    real, fake = widened(real), widened(fake)
+
     def radii(points: Tensor) -> Tensor:
         return torch.cdist(points, points).kthvalue(k + 1, dim=1).values  # the nearest is the point itself
 
-    between = torch.cdist(real.double(), fake.double())
-    in_real = between <= radii(real.double())[:, None]
-    in_fake = between <= radii(fake.double())[None]
+    between = torch.cdist(real, fake)
+    in_real = between <= radii(real)[:, None]
+    in_fake = between <= radii(fake)[None]
     return Neighbourhoods(
         precision=in_real.any(0).float().mean().item(),
         recall=in_fake.any(1).float().mean().item(),
@@ -107,6 +110,7 @@ class Recognised(IdentityMetric):
     """Attack accuracy between chance (0) and that of real held-out pictures (1)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     @property
     def name(self) -> str:
@@ -123,6 +127,7 @@ class AttackAccuracy(IdentityMetric):
     """Share recognised by the evaluation network."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         return judged.recognised.float().mean(1)
@@ -134,6 +139,7 @@ class AttackAccuracy5(IdentityMetric):
     """Share with the identity among the evaluation network's first five."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         best = judged.scores.topk(min(5, judged.scores.shape[-1]), dim=-1).indices
@@ -146,6 +152,7 @@ class TargetAccuracy(IdentityMetric):
     """Share that the target itself takes for the identity."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         return judged.accepted.float().mean(1)
@@ -157,6 +164,7 @@ class FalsePositive(IdentityMetric):
     """Share the target accepts and the evaluation network does not."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
 
     def __call__(self, judged: Judged) -> Tensor:
         return (judged.accepted & ~judged.recognised).float().mean(1)
@@ -168,6 +176,7 @@ class NearestPrivate(IdentityMetric):
     """Least squared distance to a private picture, evaluation features."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def __call__(self, judged: Judged) -> Tensor:
         return least_squared_distance(judged.features, judged.classes, judged.private, judged.labels)
@@ -179,6 +188,7 @@ class CentroidDistance(IdentityMetric):
     """Distance to the mean of the private pictures, evaluation features."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
 
     def __call__(self, judged: Judged) -> Tensor:
         own = (judged.labels[None] == judged.classes[:, None]).to(judged.private.dtype)  # K×P
@@ -193,6 +203,7 @@ class EvaluatorFrechet(IdentityMetric):
     """Fréchet distance to private pictures, evaluation features."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "low"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
     of_set: ClassVar[bool] = True
 
     @property
@@ -209,6 +220,7 @@ class Precision(IdentityMetric):
     """Share of reconstructions among private pictures (k = 3)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:
@@ -221,6 +233,7 @@ class Recall(IdentityMetric):
     """Share of private pictures among reconstructions (k = 3)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:
@@ -233,6 +246,7 @@ class Density(IdentityMetric):
     """Private neighbourhoods that hold a reconstruction, on average, over k = 3."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, None)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:
@@ -245,6 +259,7 @@ class Coverage(IdentityMetric):
     """Share of private pictures with a reconstruction near (k = 3)."""
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     of_set: ClassVar[bool] = True
 
     def __call__(self, judged: Judged) -> Tensor:

@@ -35,6 +35,7 @@ class StructuralSimilarity(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (-1.0, 1.0)
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_pictures(guess, truth)

@@ -26,6 +26,7 @@ class PaddedStructuralSimilarity(Metric):
     """
 
     more_leak: ClassVar[Literal["high", "low"]] = "high"
+    limits: ClassVar[tuple[float | None, float | None]] = (-1.0, 1.0)
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_pictures(guess, truth)

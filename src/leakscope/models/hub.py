@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from leakscope.core.errors import UsageError
-from leakscope.models._exported import CARD, DESCRIPTION, SUMS, WEIGHTS, ExportedArchitecture
+from leakscope.models._exported import CARD, CODE, DESCRIPTION, EXAMPLE, SUMS, WEIGHTS, ExportedArchitecture
 from leakscope.models.architecture import MODELS
 
 
@@ -20,7 +20,7 @@ def _snapshot(repository: str, version: str | None) -> Path:
         raise UsageError(
             f"hf:{repository} needs huggingface_hub; pip install it, or give path:FOLDER with a copy"
         ) from None
-    wanted = [DESCRIPTION, WEIGHTS, CARD, SUMS]
+    wanted = [DESCRIPTION, WEIGHTS, CARD, SUMS, EXAMPLE, CODE]
     reason = ""
     for local in (True, False):
         try:
@@ -42,6 +42,8 @@ class HubTarget(ExportedArchitecture):
     repository: str
     version: str | None = None  # a tag, branch or commit
     weights: str = field(default="", metadata={"shown": False})
+    #: Whether Python code that comes with it may be run.
+    trust_code: bool = field(default=False, metadata={"identity": False})
 
     def __post_init__(self) -> None:
         if self.repository.count("/") != 1:

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
+from leakscope.core.memory import allocating, require_room
 from leakscope.models.architecture import MODELS, Architecture
+
+#: Endings of files that hold weights, or a network that is not read.
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".pt2", ".onnx", ".h5")
+#: Networks whose size is not ours to plan: running a user's code twice, or torchvision's, tells nothing new.
+_NOT_PLANNED = frozenset({"file", "given", "torchvision", "timm"})
 
 
 def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
@@ -20,7 +26,38 @@ def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
             spec = {"kind": "file", "path": path, "factory": factory}
         elif spec.endswith(".py") and "=" not in spec:
             spec = {"kind": "file", "path": spec.removeprefix("file:")}
+        elif spec.lower().endswith(_WEIGHTS) and "=" not in spec:
+            raise _weights_instead(spec)
     return MODELS.build(spec)
+
+
+def _weights_instead(spec: str) -> UsageError:
+    """Somebody gave a file of weights as the network."""
+    if spec.lower().endswith((".pt2", ".onnx", ".h5")):
+        return UsageError(
+            f"{spec} is a network in a format that is not read (reading .pt2 can run code); "
+            "write --model FILE.py:FACTORY --weights FILE.safetensors"
+        )
+    return UsageError(
+        f"{spec} holds weights, not a network's layers; write --model NAME or --model FILE.py:FACTORY, "
+        f"and --weights {spec}"
+    )
+
+
+def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> None:
+    """Refuse a network that cannot fit: built without memory first, where that can be done."""
+    name = architecture.kind_name
+    if name in _NOT_PLANNED:
+        return
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            model = architecture.build(image_shape, classes)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    except UsageError:
+        raise
+    except Exception:  # a network that looks at its values while it is built; building it will tell
+        return
+    require_room(size, f"{name} with {size // 4:.2g} weights", "make it narrower or the pictures smaller")
 
 
 def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -31,7 +68,9 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     """
     name = architecture.kind_name
     size = "×".join(str(length) for length in image_shape)
-    model = architecture.build(image_shape, classes).eval()
+    _require_room_for(architecture, image_shape, classes)
+    with allocating(name, "make it narrower or the pictures smaller"):
+        model = architecture.build(image_shape, classes).eval()
     normalize = architecture.normalization() or nn.Identity()
     try:
         with torch.no_grad():

@@ -15,7 +15,8 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from leakscope.core import words as audit_words
-from leakscope.core.results import AttackResult, AuditReport, Summary
+from leakscope.core.reports import AuditReport
+from leakscope.core.results import AttackResult, Summary
 from leakscope.report import numbers, words
 from leakscope.report.blocks import sheets
 from leakscope.report.flags import flag_groups

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from leakscope.core.results import AuditReport, ControlReport, GateReport, Summary
+from leakscope.core.reports import AuditReport, ControlReport, GateReport
+from leakscope.core.results import Summary
 from leakscope.core.words import CONTROLS, EVIDENCE, SEVERITIES, VERDICTS
 from leakscope.report import words
 from leakscope.report.flags import flag_groups

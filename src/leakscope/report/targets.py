@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from leakscope.core.results import AttackResult, AuditReport, GroupReport, Method, Summary, TargetRecord, TargetReport
+from leakscope.core.reports import AuditReport, GroupReport, TargetReport
+from leakscope.core.results import AttackResult, Method, Summary, TargetRecord
 from leakscope.core.words import FlagId
 from leakscope.report.words import ORACLES
 

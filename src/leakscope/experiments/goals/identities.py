@@ -129,7 +129,7 @@ class Identities(Goal):
         epochs = evaluator.training.epochs if "network" in evaluator.judges else 1
         return float(max(epochs, 1) * len(scene.splits.private))
 
-    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
+    def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:
         rng = seeds.generator(case.seed, "target", "believes", device=place.device)
         believed = predict(case.target.split, guess, rng, place.device).argmax(1)
         judged = judge_of(case.scene, place).judge(guess, case.victims.labels, believed)
