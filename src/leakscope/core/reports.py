@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leakscope.core.results import (
@@ -117,6 +117,7 @@ class ControlReport:
     required: float | None = None
     results: tuple[ControlResult, ...] = ()
     ceiling: float | None = None  # how often the evaluation network recognises real pictures
+    ceilings: Mapping[str, float] = field(default_factory=dict)  # the same of each judge: network, embedder
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,10 @@ def choose_metrics(
     config: AuditConfig, goal: Goal, *, pixels: bool = True
 ) -> tuple[tuple[Scored, ...], dict[str, str]]:
     """The metrics to compute, and those asked for that cannot be, with the reason."""
+    judges = config.evaluator.judges
+    reads = {"evaluator"} | ({"embedding"} if "embedder" in judges else set()) | ({"second"} if judges[1:] else set())
     asked = goal.metrics([METRICS.build(spec) for spec in config.metrics])
+    asked = [metric for metric in asked if getattr(metric, "reads", "evaluator") in reads]
     unavailable = {m.name: why for m in asked if (why := m.unavailable(config.data_root)) is not None}
     if not pixels:
         unavailable |= {metric.name: "measures pictures only" for metric in asked if not metric.of_points}
