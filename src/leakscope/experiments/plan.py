@@ -131,7 +131,11 @@ class _Asked:
         for attack in wanted:
             try:
                 threat.require(attack.needs, attack.kind_name)
-                kept.append(attack)
+                spared = None if explicit else attack.unneeded(threat)
+                if spared is None:
+                    kept.append(attack)
+                else:
+                    self.dropped.append(LeftOut(label(attack), "any", "any", spared))
             except UsageError as error:
                 self.dropped.append(LeftOut(label(attack), "any", "any", str(error)))
                 if explicit:
