@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -32,7 +33,7 @@ class Shadow(nn.Module):
         halvings = max(doublings(height, image[1]), doublings(width, image[2]))
         widths = [_WIDTH] * max(1, halvings) + [channels]
         self.body = nn.Sequential(nn.Conv2d(image[0], _WIDTH, 3, padding=1))
-        for before, behind in zip(widths[:-1], widths[1:], strict=True):
+        for before, behind in itertools.pairwise(widths):
             conv = nn.Conv2d(before, behind, 3, stride=2 if halvings else 1, padding=1)
             self.body.extend((nn.LeakyReLU(0.2), conv))
         self.size = (height, width)

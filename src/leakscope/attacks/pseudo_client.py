@@ -19,6 +19,7 @@ from leakscope.core.threat import Access, ThreatModel, View
 
 _STRENGTHS = (1e-2, 1e-1, 1.0, 10.0)
 _ALONE = 1.0  # the strength when there is no second shadow to choose it by
+_FARTHER = 10.0  # times stronger than what reads another shadow best: the real encoder is farther away than that
 _READ = 1000  # public pictures that a decoder is fitted on
 _LOOKS = 10  # points of the curve
 
@@ -32,9 +33,10 @@ class PseudoClient(Attack):
 
     It sends no query and holds no weights: all it has is what victims released, and pictures of its own. d compares
     means at every place, covariances at small distances, and feature vectors under kernels; D is ridge regression.
-    `shadows` encoders are trained from different starts. The strength of D is the one that reads the features of
-    the *other* shadows best, since the real encoder, too, is not the one that D was fitted on; where shadows
-    disagree, their mean falls back to the mean picture.
+    `shadows` encoders are trained from different starts. The strength of D is ten times the one that reads the
+    features of the *other* shadows best, since the real encoder, too, is not the one that D was fitted on; where
+    shadows disagree, their mean falls back to the mean picture. Expect that of vectors, where nothing tells which
+    part of a picture a feature comes from. What it rebuilds is proof of a leak; that it rebuilds nothing proves little.
 
     Xu et al., "A stealthy wolf in sheep's clothing: feature-oriented reconstruction attack (FORA)", CVPR 2024; Zhu et
     al., "Passive inference attacks on split learning via adversarial regularization (SDAR)", NDSS 2025.
@@ -135,7 +137,7 @@ class _Decoder:
 
 
 def _agreed(decoders: list[_Decoder], readings: list[Tensor], pictures: Tensor) -> tuple[float, float | None]:
-    """The strength with which decoders best read the features of other shadows, and the share that they read."""
+    """The strength for the real encoder, from what reads the features of other shadows best, and the share read."""
     if len(decoders) == 1:
         return _ALONE, None
     truth = pictures.flatten(1).double()
@@ -150,4 +152,4 @@ def _agreed(decoders: list[_Decoder], readings: list[Tensor], pictures: Tensor) 
         errors[strength] = float(torch.stack(crossed).mean())
     best = min(errors, key=errors.__getitem__)
     blind = float((truth - truth.mean(0)).square().mean())
-    return best, 1 - errors[best] / blind if blind > 0 else 0.0
+    return _FARTHER * best, 1 - errors[best] / blind if blind > 0 else 0.0
