@@ -73,6 +73,8 @@ class Bound:
     dimensions: int
     pictures: int
     assumptions: tuple[str, ...]
+    fisher: float = 0.0  # by Fisher information, with a Gaussian prior; 0: not known
+    unbiased: float = 0.0  # 1/dFIL: for attacks without bias alone; 0: not known
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,11 @@ class _Asked:
         for attack in wanted:
             try:
                 threat.require(attack.needs, attack.kind_name)
-                kept.append(attack)
+                spared = None if explicit else attack.unneeded(threat)
+                if spared is None:
+                    kept.append(attack)
+                else:
+                    self.dropped.append(LeftOut(label(attack), "any", "any", spared))
             except UsageError as error:
                 self.dropped.append(LeftOut(label(attack), "any", "any", str(error)))
                 if explicit:
@@ -239,6 +243,8 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
 
 def _acts_without_training(defense: Defense) -> bool:
     """Whether a defence changes what leaves the client even when nothing is trained."""
+    if type(defense).finish is not Defense.finish:
+        return False  # what it releases is measured when training is over
     return any(getattr(type(defense), hook) is not getattr(Defense, hook) for hook in ("release", "rebuild"))
 
 
