@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -283,7 +284,7 @@ class TestEmbeddingContract(ResidualContract):
 WHITE = frozenset({Access.ENCODER, Access.FEATURES})
 
 
-def attacked(attack: Attack, truth: Tensor, *, defense: Defense | None = None, **settings: object) -> Reconstruction:
+def attacked(attack: Attack, truth: Tensor, *, defense: Defense | None = None, **settings: Any) -> Reconstruction:
     view = residual_view(WHITE, defense=defense, **settings)
     with torch.no_grad():
         seen = residual_split(defense, **settings).release(truth, seeds.generator(0, "victims"))

@@ -78,7 +78,13 @@ def test_ambient_leaves_other_devices_alone(monkeypatch: pytest.MonkeyPatch) -> 
     """Reading the generator of a device opens a context there; nobody asked for that."""
     module, asked = torch.get_device_module("sim"), list[str]()
     read = module.get_rng_state
-    monkeypatch.setattr(module, "get_rng_state", lambda where: asked.append(str(where)) or read(where))
+
+    def noted(where: object) -> torch.Tensor:
+        asked.append(str(where))
+        state: torch.Tensor = read(where)
+        return state
+
+    monkeypatch.setattr(module, "get_rng_state", noted)
     with seeds.ambient(0, "here"):
         torch.rand(1)
     assert asked == []

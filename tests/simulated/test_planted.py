@@ -10,7 +10,6 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
 import pytest
@@ -122,7 +121,7 @@ PLANTED: dict[str, Plant] = {
 def plant(mistake: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile the function anew with the mistake in it, and put it wherever the right one was known."""
     found = inspect.getattr_static(mistake.owner, mistake.name)
-    right: FunctionType = found.__func__ if isinstance(found, staticmethod) else found
+    right: Any = found.__func__ if isinstance(found, staticmethod) else found
     source = textwrap.dedent(inspect.getsource(right))
     assert source.count(mistake.right) == 1, f"{mistake.name} no longer says {mistake.right!r}: plant it elsewhere"
     scope: dict[str, Any] = {}

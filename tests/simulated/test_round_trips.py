@@ -17,7 +17,8 @@ from .test_attacks import OnDevice, ResidualOnDevice, built
 ALLOWED = 20
 
 #: Attacks that do not hold it yet, and the most they may take with the settings of methods.py, so that none gets worse.
-#: Searches by L-BFGS and Krylov methods look at every iteration whether a row has ended; decoders and `auto` fetch every batch
+#: Searches by L-BFGS and Krylov methods look at every iteration whether a row has ended; decoders and `auto` fetch every
+#: batch
 #: from the host; black-box searches draw for the classes that are still under way.
 NOT_YET = {
     "analytic-sparse": 35, "auto": 450, "brepmi": 310, "decoder": 150, "decoder-gan": 240, "e2e-lbfgs": 450,

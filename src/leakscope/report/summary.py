@@ -94,10 +94,14 @@ def _bounds(targets: list[Target]) -> list[str]:
         )
         for target, bound in bounded
     )  # fmt: skip
-    head = (*head, "Without bias (1/dFIL)", "Mean picture", "Best attack")
     assumed = "; ".join(text(assumption) for assumption in bounded[0][1].assumptions)
     beaten = any(target.beside_bound == "beaten" for target, _ in bounded)
-    return ["## Bound", table(head, rows), f"It assumes that {assumed}.", words.BEATEN if beaten else ""]
+    return [
+        "## Bound",
+        table((*head, "Without bias (1/dFIL)", "Mean picture", "Best attack"), rows),
+        f"It assumes that {assumed}.",
+        words.BEATEN if beaten else "",
+    ]
 
 
 def _floors(floors: Mapping[str, Mapping[str, Summary]]) -> str:
