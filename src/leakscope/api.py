@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leakscope.core.attack import ATTACKS
 from leakscope.core.data import ImageSet
+from leakscope.core.defense import DEFENSES, Stack
 from leakscope.core.errors import UsageError
 from leakscope.core.results import Finding
+from leakscope.core.spec import Kind
 from leakscope.data.images import from_torch
 from leakscope.experiments.audit import Audit, results_of
 from leakscope.experiments.config import AuditConfig
@@ -55,7 +58,8 @@ def audit(
 
     `model` is a module with its trained weights, or what `--model` takes; `data` is a pair of tensors, a
     `torch.utils.data.Dataset` or `DataLoader`, or what `--data` takes. `settings` are those of a configuration file
-    (`defenses`, `attacks`, `seeds`, `gate`, `training`, …). With `out`, the report is written there;
+    (`defenses`, `attacks`, `seeds`, `gate`, `training`, …); attacks and defences of your own may be given as
+    classes or instances. With `out`, the report is written there;
     without `store`, finished stages are kept for this call only.
     """
     plan = plan_for(model, data, cut, settings)
@@ -107,6 +111,9 @@ def load(folder: str | Path, *, trust_code: bool = False, device: str = "auto") 
 def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: dict[str, Any]) -> Plan:
     """Settings around a network and pictures as a checked plan."""
     tree: dict[str, Any] = dict(settings)
+    for name, kind in (("attacks", ATTACKS), ("defenses", DEFENSES)):
+        if name in tree:
+            tree[name] = _adopted(tree[name], kind)
     if cut is not None:
         tree["cuts"] = [cut] if isinstance(cut, str) else list(cut)
     given = isinstance(model, nn.Module)
@@ -127,6 +134,25 @@ def run_attacks(plan: Plan, place: Workplace, labour: Labour) -> list[Finding]:
     results = [result for target in plan.targets for result in results_of(plan, target, place.store)]
     records = {target.key: record for target in plan.targets if (record := read_target(place.store, target.key))}
     return flagged(records, results)
+
+
+def _adopted(value: Any, kind: Kind[Any]) -> Any:
+    """Classes and instances as descriptions; names, mappings and lists stay."""
+    if isinstance(value, str | dict):
+        return value
+    if isinstance(value, list | tuple):
+        return [_one_adopted(item, kind) for item in value]
+    return [_one_adopted(value, kind)]
+
+
+def _one_adopted(item: Any, kind: Kind[Any]) -> Any:
+    if isinstance(item, str | dict):
+        return item
+    if isinstance(item, list | tuple):  # a stack of defences
+        return [_one_adopted(part, kind) for part in item]
+    if isinstance(item, Stack):
+        return [kind.adopt(part) for part in item.parts]
+    return kind.adopt(item)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from leakscope.commands.inspection import cuts, list_, schema, show
 from leakscope.commands.reports import blind, report
 from leakscope.commands.reproduce import reproduce
 from leakscope.commands.settings import plan_of, print_json, settings_of, show_plan, show_plans, work_at
+from leakscope.commands.store import store_app
 from leakscope.core.errors import UsageError
 from leakscope.options import (
     RUN,
@@ -30,9 +31,13 @@ from leakscope.options import (
     Epochs,
     Evidence,
     Gate,
+    Heldout,
     Json,
     Model,
+    Normalized,
     Out,
+    Private,
+    Public,
     Quiet,
     Resize,
     Scale,
@@ -73,8 +78,12 @@ def audit(
     data: Data = None,
     data_root: DataRoot = None,
     resize: Resize = None,
+    private: Private = None,
+    heldout: Heldout = None,
+    public: Public = None,
     model: Model = None,
     weights: Weights = None,
+    normalize: Normalized = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -112,7 +121,8 @@ def audit(
     if threads is not None:
         torch.set_num_threads(threads)
     given = {
-        "data": data, "data_root": data_root, "resize": resize, "model": model, "weights": weights, "cuts": cut,
+        "data": data, "data_root": data_root, "resize": resize, "private": private, "heldout": heldout,
+        "public": public, "normalize": normalize, "model": model, "weights": weights, "cuts": cut,
         "defenses": defense, "attacks": _attacks(attack), "victims": victims, "evidence": evidence, "gate": gate,
         "seeds": seed, "training.epochs": epochs,
     }  # fmt: skip
@@ -135,8 +145,12 @@ def train(
     data: Data = None,
     data_root: DataRoot = None,
     resize: Resize = None,
+    private: Private = None,
+    heldout: Heldout = None,
+    public: Public = None,
     model: Model = None,
     weights: Weights = None,
+    normalize: Normalized = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -161,7 +175,8 @@ def train(
     """
     plan = plan_of(
         config, scale, set_, threads,
-        data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut,
+        data=data, data_root=data_root, resize=resize, private=private, heldout=heldout,
+        public=public, normalize=normalize, model=model, weights=weights, cuts=cut,
         defenses=defense, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
@@ -194,8 +209,12 @@ def attack(
     data: Data = None,
     data_root: DataRoot = None,
     resize: Resize = None,
+    private: Private = None,
+    heldout: Heldout = None,
+    public: Public = None,
     model: Model = None,
     weights: Weights = None,
+    normalize: Normalized = None,
     cut: Cut = None,
     defense: DefenseName = None,
     epochs: Epochs = None,
@@ -217,7 +236,8 @@ def attack(
     """Run attacks and print their scores, without controls or verdict: for looking, not for claims."""
     plan = plan_of(
         config, scale, set_, threads,
-        data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut, defenses=defense,
+        data=data, data_root=data_root, resize=resize, private=private, heldout=heldout,
+        public=public, normalize=normalize, model=model, weights=weights, cuts=cut, defenses=defense,
         attacks=_attacks(attack), victims=victims, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
@@ -247,6 +267,7 @@ def attack(
 for command in (bench, status, report, blind, reproduce, export, submit, cuts, show, schema):
     app.command()(command)
 app.command("list")(list_)
+app.add_typer(store_app, name="store")
 
 
 def _version(wanted: bool) -> None:

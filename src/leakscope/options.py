@@ -70,18 +70,29 @@ Weights = Annotated[
     Path | None,
     option("--weights", help="Weights (safetensors) to audit as they are; --epochs trains them further.", panel=TARGET),
 ]
+Private = Annotated[
+    str | None, option("--private", help="Folder of what the network was trained on, CLASS/picture.", panel=TARGET)
+]
+Heldout = Annotated[str | None, option("--heldout", help="Folder of what users send.", panel=TARGET)]
+Public = Annotated[str | None, option("--public", help="Folder of what the attacker has.", panel=TARGET)]
+Normalized = Annotated[
+    str | None,
+    option("--normalize", help="What the weights expect: imagenet, none, MEAN/STD such as 0.5/0.25.", panel=TARGET),
+]
 Cut = Annotated[
     list[str] | None, option("--cut", help="Layer to cut at; repeat for several. See `cuts`.", panel=TARGET)
 ]
 DefenseName = Annotated[
     list[str] | None,
-    option("--defense", help="none, gaussian:sigma=0.5, dropout:p=0.2+topk …; repeat.", panel=TARGET),
+    option("--defense", help="none, gaussian:sigma=0.5, dropout:p=0.2+topk, FILE.py:CLASS …; repeat.", panel=TARGET),
 ]
 Epochs = Annotated[int | None, option("--epochs", help="Epochs of training; 0 audits as it is.", panel=TARGET)]
 AttackName = Annotated[
     list[str] | None,
     option(
-        "--attack", help="A suite (quick, full) or attacks, such as decoder:capacity=large; repeat.", panel=ATTACKER
+        "--attack",
+        help="A suite (quick, full) or attacks, such as decoder:capacity=large or FILE.py:CLASS; repeat.",
+        panel=ATTACKER,
     ),
 ]
 Victims = Annotated[int | None, option("--victims", help="How many held-out pictures are attacked.", panel=ATTACKER)]

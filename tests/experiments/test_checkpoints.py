@@ -13,7 +13,7 @@ from torch import Tensor
 from leakscope.core.defense import build_defense
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import describe
-from leakscope.experiments import stages
+from leakscope.experiments import stages, training
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.plan import Plan, make_plan
@@ -55,7 +55,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The defences that were trained, in order."""
     trained: list[str] = []
-    real = stages.train
+    real = training.train
 
     def counted(split: Any, *args: Any, **kwargs: Any) -> Any:
         trained.append(split.defense.kind_name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def with_moments(n: int, mean: Tensor, root: Tensor, seed: int) -> Tensor:
     white = rows(n, len(mean), seed)
     white = white - white.mean(0)
     orthonormal: Tensor = torch.linalg.qr(white).Q
-    return mean + (n - 1) ** 0.5 * orthonormal @ root
+    return mean + math.sqrt(n - 1) * orthonormal @ root
 
 
 def via_sqrtm(a: Tensor, b: Tensor) -> float:

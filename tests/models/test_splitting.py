@@ -106,10 +106,9 @@ class Bypassed(InPlace):
         return scores
 
 
-class TwoAnswers(InPlace):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        z = self.conv(x)
-        return self.fc(z.flatten(1)), z
+class NoScores(InPlace):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"features": self.conv(x)}
 
 
 class Recurrent(nn.Module):
@@ -161,8 +160,8 @@ def test_a_bypassed_layer_is_no_cut() -> None:
         SplitModel(model, "conv").export(X)
 
 
-def test_tuples_are_refused_in_one_line() -> None:
-    for attempt in (lambda: cuts(TwoAnswers(), X), lambda: SplitModel(TwoAnswers(), "conv").run(X)):
+def test_what_holds_no_scores_is_refused_in_one_line() -> None:
+    for attempt in (lambda: cuts(NoScores(), X), lambda: SplitModel(NoScores(), "conv").run(X)):
         with pytest.raises(UsageError, match="scores") as caught:
             attempt()
         assert "\n" not in str(caught.value)

@@ -32,8 +32,8 @@ class ResidualContract(AttackContract):
         return split.eval().to(self.device)
 
     def view(self, access: frozenset[Access], **handed: Any) -> View:
-        given: dict[str, Any] = {"split": self.target(), "public": 16, **handed}
-        return small_view(access, device=torch.device(self.device), **given)
+        settings: dict[str, Any] = {"split": self.target(), "public": 16, **handed}
+        return small_view(access, device=torch.device(self.device), **settings)
 
 
 class OnCpu(AttackContract):

@@ -79,12 +79,12 @@ def test_ambient_leaves_other_devices_alone(monkeypatch: pytest.MonkeyPatch) -> 
     module, asked = torch.get_device_module("sim"), list[str]()
     read = module.get_rng_state
 
-    def told(where: object) -> torch.Tensor:
+    def noted(where: object) -> torch.Tensor:
         asked.append(str(where))
         state: torch.Tensor = read(where)
         return state
 
-    monkeypatch.setattr(module, "get_rng_state", told)
+    monkeypatch.setattr(module, "get_rng_state", noted)
     with seeds.ambient(0, "here"):
         torch.rand(1)
     assert asked == []

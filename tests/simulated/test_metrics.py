@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +17,6 @@ from leakscope.nn import alexnet
 from leakscope.testing import MetricContract, device
 
 from . import methods
-
-
-def built(spec: str | dict[str, str]) -> Metric:
-    """A metric of pictures."""
-    metric = METRICS.build(spec)
-    assert isinstance(metric, Metric)
-    return metric
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +44,12 @@ def stand_in_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def metric_of(spec: Any) -> Metric:
+    metric = METRICS.build(spec)
+    assert isinstance(metric, Metric)
+    return metric
+
+
 @pytest.fixture(scope="session")
 def identity(stand_in_root: Path) -> Metric:
     """The metric with a small program of our own in the place of the face network."""
@@ -58,7 +58,7 @@ def identity(stand_in_root: Path) -> Metric:
     batch = torch.export.Dim("batch", min=2, max=64)
     exported = torch.export.export(program.eval(), (torch.rand(4, 3, 64, 64),), dynamic_shapes=({0: batch},))
     torch.export.save(exported, file)
-    return built({"kind": "identity", "file": file.name, "sha256": sha256(file.read_bytes()).hexdigest()})
+    return metric_of({"kind": "identity", "file": file.name, "sha256": sha256(file.read_bytes()).hexdigest()})
 
 
 class OnCpu(MetricContract):
@@ -85,7 +85,7 @@ class TestIdentity(OnDevice):
 class TestMetrics(OnDevice):
     @pytest.fixture
     def metric(self, name: str) -> Metric:
-        return built(methods.METRICS[name])
+        return metric_of(methods.METRICS[name])
 
     @pytest.fixture
     def root(self, stand_in_root: Path) -> Path:
@@ -94,7 +94,7 @@ class TestMetrics(OnDevice):
 
 @pytest.mark.parametrize("name", methods.METRICS)
 def test_numbers_are_the_cpus_with_float64_and_without(name: str, stand_in_root: Path) -> None:
-    metric, here, there = built(methods.METRICS[name]), OnCpu(), OnDevice()
+    metric, here, there = metric_of(methods.METRICS[name]), OnCpu(), OnDevice()
     wanted = metric(here.guess(), here.truth(), here.reference(stand_in_root))
     found = metric(there.guess(), there.truth(), there.reference(stand_in_root))
     torch.testing.assert_close(found.cpu(), wanted.cpu(), rtol=1e-4, atol=1e-6)
@@ -106,7 +106,7 @@ def test_numbers_are_the_cpus_with_float64_and_without(name: str, stand_in_root:
 def judged(place: str) -> Judged:
     """Three reconstructions of each of four identities, as an evaluation network sees them on a device."""
     rng = seeds.generator(0, "judged")
-    tensors = {
+    tensors: dict[str, Any] = {
         "classes": torch.tensor([0, 2, 3, 6]),
         "scores": torch.randn(4, 3, 7, generator=rng),
         "features": torch.randn(4, 3, 5, generator=rng),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from torch import nn
@@ -10,7 +11,7 @@ from leakscope.data.splits import SplitPlan
 from leakscope.testing import zoo
 
 #: Public pictures are few: a fake must not pass because there was much to learn from.
-SPLITS = {"private": 800, "heldout": 390, "public": 600}
+SPLITS: dict[str, Any] = {"private": 800, "heldout": 390, "public": 600}
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,7 @@ class Ridge(Attack):
     largest: int = 2500  # side of the largest system solved; with more features than this, it caps the rows
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.QUERY})
+    keep_prepared: ClassVar[bool] = False  # a matrix of features × pixels: 200 MB where the fit takes seconds
     linear: ClassVar[bool] = True
     averages_noise: ClassVar[bool] = True
 

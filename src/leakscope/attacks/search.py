@@ -251,8 +251,10 @@ PRESETS: dict[str, Search] = {
     "mahendran-vedaldi": Search(
         "normalised", "momentum", steps=200, learning_rate=1.0, tv=1.5, norm=1.5, norm_power=6.0
     ),
-    # Weight decay 1e-4 is the gradient of ½·1e-4·‖x‖².
-    "mixcon": Search("l2", "sgd", steps=500, learning_rate=10.0, tv=1e-5, tv_power=1.0, norm=5e-5, toward="zero"),
+    # Weight decay 1e-4 is the gradient of ½·1e-4·‖x‖². The published rate of 10 overshoots at the scale of our
+    # features (SSIM 0.30 on the attacker's own pictures, undefended LeNet-5 on MNIST at block2), 0.4 gives 0.65 where
+    # 0.64 is published. It is no strong attack: 0.01 gives 0.88, and `search` with its defaults 0.97.
+    "mixcon": Search("l2", "sgd", steps=500, learning_rate=0.4, tv=1e-5, tv_power=1.0, norm=5e-5, toward="zero"),
     "mixcon-svhn": Search("l2", "sgd", steps=500, learning_rate=10.0, tv=1e-2, tv_power=1.0, norm=5e-5, toward="zero"),
     "mixcon-synthetic": Search("l1", "sgd", steps=500, learning_rate=0.01, tv=0.0, norm=5e-5, toward="zero"),
 }

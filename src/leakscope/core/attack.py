@@ -71,11 +71,17 @@ class Attack(ABC):
     #: Suites that it joins beside those that Leakscope lists; for attacks of other packages.
     suites: ClassVar[tuple[str, ...]] = ()
 
+    #: Whether what it learnt is kept in the store; false where learning it again costs less than keeping it.
+    keep_prepared: ClassVar[bool] = True
     #: Its positive control: a bare pixel path, or the easiest network with the structure that it needs.
     control: ClassVar[str] = "identity"
 
     def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
         """Why this attack cannot run on a network, with the remedy; asked before anything is trained."""
+        return None
+
+    def unneeded(self, threat: ThreatModel) -> str | None:
+        """Why a suite leaves this attack out although it could run: others do better with what is granted."""
         return None
 
     def longer(self) -> Attack | None:
@@ -126,4 +132,4 @@ class Attack(ABC):
         return self.reconstruct(view, prepared, Observed(features, classes), rngs["reconstruct"])
 
 
-ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks")
+ATTACKS: Kind[Attack] = Kind("attack", "leakscope.attacks", Attack)

@@ -88,6 +88,9 @@ class Defense:
     def after_step(self, split: SplitModel, aux: nn.Module) -> None:
         """After the optimiser's step: dictionary updates, projections."""
 
+    def finish(self, split: SplitModel, aux: nn.Module) -> None:
+        """Once, after training, when the weights to keep are chosen: what is measured on them is kept with them."""
+
     def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
         """What leaves the client, in training and when deployed."""
         return z
@@ -97,7 +100,7 @@ class Defense:
         return {}
 
 
-DEFENSES: Kind[Defense] = Kind("defense", "leakscope.defenses")
+DEFENSES: Kind[Defense] = Kind("defense", "leakscope.defenses", Defense)
 
 
 class _Parts(nn.Module):
@@ -173,6 +176,10 @@ class Stack(Defense):
     def after_step(self, split: SplitModel, aux: nn.Module) -> None:
         for part, own in self._each(aux):
             part.after_step(split, own)
+
+    def finish(self, split: SplitModel, aux: nn.Module) -> None:
+        for part, own in self._each(aux):
+            part.finish(split, own)
 
     def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
         for part in self.parts:

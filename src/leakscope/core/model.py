@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,65 @@ class Pass:
     features: Tensor
     released: Tensor
     scores: Tensor
+
+
+#: What mappings call the scores.
+_SCORES = ("logits", "scores", "out", "output")
+
+
+def scores_of(output: Any) -> Any:
+    """The scores in what a network returns: a tensor, `.logits` of a `ModelOutput`, one named so, the first of a tuple.
+
+    What holds none of these is returned as it is, and refused by whoever asked.
+    """
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output.logits
+    if isinstance(output, Mapping):
+        return next((output[name] for name in _SCORES if isinstance(output.get(name), Tensor)), output)
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
+    return output
+
+
+class OneInput(nn.Module):
+    """A network of several inputs as one of pictures: all others are held fixed.
+
+    `before` are the inputs in front of the picture and `others` those given by name; a tensor has one row, which is
+    repeated for every picture. Layers are called `network.…`.
+    """
+
+    def __init__(self, network: nn.Module, *before: Any, **others: Any) -> None:
+        super().__init__()
+        self.network = network
+        self._before = tuple(self._kept(f"before{number}", value) for number, value in enumerate(before))
+        self._others = {name: self._kept(f"other_{name}", value) for name, value in others.items()}
+
+    def _kept(self, name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value.ndim == 0 or len(value) != 1:
+            raise UsageError(f"a fixed input has one row, to be repeated for every picture; not {tuple(value.shape)}")
+        self.register_buffer(name, value)
+        return _Buffer(name)
+
+    def forward(self, x: Tensor) -> Any:
+        def repeated(value: Any) -> Any:
+            if not isinstance(value, _Buffer):
+                return value
+            row = self.get_buffer(value.name)
+            return row.expand(len(x), *row.shape[1:])
+
+        before = [repeated(value) for value in self._before]
+        return self.network(*before, x, **{name: repeated(value) for name, value in self._others.items()})
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """A tensor that moves with its network, by name."""
+
+    name: str
 
 
 class _ReachedCut(Exception):
@@ -129,7 +188,7 @@ class SplitModel(nn.Module):
 
         handle = self.model.get_submodule(self.cut).register_forward_hook(at_cut)
         try:
-            scores = self.model(self.normalize(x))
+            scores = scores_of(self.model(self.normalize(x)))
         finally:
             handle.remove()
         if calls == 0:
@@ -236,7 +295,8 @@ class SplitModel(nn.Module):
         client, server = _halves(deployed.model, graph, self.cut)
         with torch.no_grad():
             whole = deployed._forward(example, torch.clone)
-            if not torch.allclose(server(client(deployed.normalize(example))), whole, rtol=1e-3, atol=1e-4):
+            again = scores_of(server(client(deployed.normalize(example))))
+            if not torch.allclose(again, whole, rtol=1e-3, atol=1e-4):
                 raise UsageError(f"the halves at {self.cut!r} do not compose to the network; cut elsewhere")
         # A layer called on both sides of the cut is still one object here.
         return ClientHalf(deployed.normalize, client, self.defense).eval(), copy.deepcopy(server)
@@ -332,7 +392,7 @@ def cuts(model: nn.Module, example: Tensor, normalize: nn.Module | None = None) 
     try:
         x = example.detach().clone().requires_grad_()
         with counter, torch.enable_grad():
-            scores = model(x if normalize is None else normalize(x))
+            scores = scores_of(model(x if normalize is None else normalize(x)))
         total = max(counter.get_total_flops(), 1)
     finally:
         model.train(was_training)

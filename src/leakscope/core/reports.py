@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leakscope.core.results import (
@@ -73,6 +73,8 @@ class Bound:
     dimensions: int
     pictures: int
     assumptions: tuple[str, ...]
+    fisher: float = 0.0  # by Fisher information, with a Gaussian prior; 0: not known
+    unbiased: float = 0.0  # 1/dFIL: for attacks without bias alone; 0: not known
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class ControlReport:
     required: float | None = None
     results: tuple[ControlResult, ...] = ()
     ceiling: float | None = None  # how often the evaluation network recognises real pictures
+    ceilings: Mapping[str, float] = field(default_factory=dict)  # the same of each judge: network, embedder
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,7 @@ class DataRecord:
     heldout: PartRecord
     public: PartRecord
     victims: int
+    trained_on: str = "private"  # `private`; `unknown`: weights were given and nobody said; `nothing`: not trained
     victims_from: str = "heldout"  # or private, or both: half (rounded down) private, then held out
 
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from leakscope.core.errors import UsageError, unknown
+from leakscope.core.own_code import class_from, parted
 from leakscope.core.yaml_text import parse_yaml
 
 T = TypeVar("T")
@@ -55,6 +56,8 @@ def describe(value: object) -> Any:
             item = getattr(value, field.name)
             if field.metadata.get("later") and item == field.default:
                 continue
+            if field.metadata.get("identity") == "unusual" and item == field.default:
+                continue  # a setting that came later: what was made without it keeps its identity
             # 1 and 1.0 are one configuration when the field is a float.
             if str(field.type).startswith("float") and isinstance(item, int):
                 item = float(item)
@@ -139,8 +142,11 @@ def _settings(text: str) -> list[str]:
 
 
 def parse(text: str) -> Plain:
-    """`name`, `name:value` or `name:field=value,field=value` as a mapping; `value` fills the first field."""
-    name, _, rest = text.partition(":")
+    """`name`, `name:value` or `name:field=value,field=value` as a mapping; `value` fills the first field.
+
+    A class of the user's is named by its file: `my.py:MyAttack`, `my.py:MyAttack:field=value`.
+    """
+    name, rest = parted(text) or text.partition(":")[::2]
     plain: Plain = {"kind": name}
     for position, item in enumerate(_settings(rest)):
         key, equals, value = item.partition("=")
@@ -162,9 +168,10 @@ class Kind(Generic[T]):
     parties register through the entry-point group of the package's name.
     """
 
-    def __init__(self, name: str, package: str) -> None:
+    def __init__(self, name: str, package: str, base: type[Any] | None = None) -> None:
         self.name = name
         self.package = package
+        self.base = base  # of all methods of this kind, where a user may bring one
         self._classes: dict[str, type[T]] = {}
         self._complete = False
 
@@ -199,7 +206,43 @@ class Kind(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._load()))
 
+    def adopt(self, method: T | type[T]) -> Plain:
+        """The description of a method handed over in Python, which `build` then understands in this process."""
+        cls = method if isinstance(method, type) else type(method)
+        known = self._load().get(str(getattr(cls, "kind_name", "")))
+        if known is not cls:
+            self._require(cls)
+            taken = self._classes.get(cls.__name__)
+            if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise UsageError(f"there is another {self.name} called {cls.__name__!r}; call yours otherwise")
+            self.register(cls.__name__)(cls)
+        built: Plain = describe(cls() if isinstance(method, type) else method)
+        return built
+
+    def _require(self, cls: type[Any]) -> None:
+        """Refuse a class of a user's that is no method of this kind."""
+        if self.base is None:
+            raise UsageError(f"a {self.name} cannot be given as a class or a file; choose from: {', '.join(self)}")
+        if not issubclass(cls, self.base):
+            raise UsageError(f"{cls.__name__} is no {self.name}; let it inherit from {self.base.__module__}")
+        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise UsageError(f"{cls.__name__} must be a frozen dataclass: put @dataclass(frozen=True) above it")
+        wanting = [name for name in ("needs",) if name in self.base.__annotations__ and not hasattr(cls, name)]
+        if inspect.isabstract(cls) or wanting:
+            missing = [*wanting, *sorted(getattr(cls, "__abstractmethods__", ()))]
+            raise UsageError(f"{cls.__name__} lacks {', '.join(missing)}; see the how-to pages")
+
+    def _from_file(self, name: str) -> type[T]:
+        cls: type[T] = class_from(name)
+        self._require(cls)
+        # Its name is where it is found, so that another process finds it too.
+        cls.kind_name = name  # type: ignore[attr-defined]
+        cls.revision = 1  # type: ignore[attr-defined]
+        return cls
+
     def __getitem__(self, name: str) -> type[T]:
+        if parted(name) is not None:
+            return self._from_file(name)
         classes = self._load()
         if name not in classes:
             raise unknown(self.name, name, classes)

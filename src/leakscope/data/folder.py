@@ -16,6 +16,7 @@ from leakscope.core.errors import UsageError
 from leakscope.core.memory import require_room
 from leakscope.data.decoding import SUFFIXES, decoded
 from leakscope.data.images import from_arrays
+from leakscope.data.parts import split_folders
 
 #: Folders inside folders.
 DEEPEST = 100
@@ -27,6 +28,8 @@ class Folder:
     """`folder:PATH`, with `PATH/CLASS/…/picture.png`; classes and files in the order of their names.
 
     Links that lead out of the folder are refused unless `follow_links` says that they are meant.
+    `PATH/train/CLASS/…` beside `PATH/val` or `PATH/test` is recognised: an audit then takes `train` for what the
+    network was trained on, `test` (or `val`) for what users send, and `val` beside `test` for the attacker's.
     """
 
     path: str
@@ -42,15 +45,17 @@ class Folder:
         folder = located(self.path, root)
         if not folder.is_dir():
             raise UsageError(f"folder {self.path!r} does not exist or is not a folder; write folder:PATH")
-        files: list[Path] = []
-        labels: list[int] = []
-        classes = sorted(
-            item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith((".", "__"))
-        )
+        # `train`, `val` and `test` are no classes: theirs are inside.
+        roots = list(split_folders(folder).values()) or [folder]
+        classes = sorted({item.name for root in roots for item in _class_folders(root)})
         if not classes:
             raise UsageError(f"folder {self.path!r} has no class folders; put its images at PATH/CLASS/image.png")
+        files: list[Path] = []
+        labels: list[int] = []
         for label, name in enumerate(classes):
-            found = pictures(folder / name, within=None if self.follow_links else folder)
+            inside = None if self.follow_links else folder
+            held = (root / name for root in roots if (root / name).is_dir())
+            found = [file for place in held for file in pictures(place, within=inside)]
             if not found:
                 raise UsageError(f"class folder {str(folder / name)!r} is empty; add images to it or remove it")
             files += found
@@ -58,6 +63,10 @@ class Folder:
         if len(classes) == 1:
             raise UsageError(f"folder {self.path!r} has one class only, {classes[0]!r}; add a folder for another class")
         return read(files, labels, classes, f"folder {self.path!r}", resize=self.resize, grey=self.grey)
+
+
+def _class_folders(folder: Path) -> list[Path]:
+    return [item for item in folder.iterdir() if item.is_dir() and not item.name.startswith((".", "__"))]
 
 
 def located(path: str, root: Path | None) -> Path:

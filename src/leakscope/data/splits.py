@@ -80,7 +80,7 @@ class SplitPlan:
         rng = generator(seed, "splits")
         usable = distinct(data)
         if self.limit is not None:
-            usable = _spread(usable, data.labels, rng)[: self.limit]
+            usable = spread(usable, data.labels, rng)[: self.limit]
         return self._by_class(data, usable, rng) if self.by_identity else self._by_image(data, usable, rng)
 
     def _counts(self, total: int) -> list[int]:
@@ -92,7 +92,7 @@ class SplitPlan:
         if 0 < excess <= 2 and self.public < 1:  # three shares that were all rounded up
             counts[2] -= excess
         _require_room(sum(counts), len(usable), "")
-        parts = _spread(usable, data.labels, rng)[: sum(counts)].split(counts)
+        parts = spread(usable, data.labels, rng)[: sum(counts)].split(counts)
         _require_classes(data, usable, parts[0], parts[1], parts[2])
         return SplitIndex(*parts)
 
@@ -126,8 +126,8 @@ class SplitPlan:
             public = min(public, len(others))
         _require_room(private + heldout, len(ours), f" of the {len(classes) - theirs} private identities")
         _require_room(public, len(others), f" of the {theirs} public identities")
-        first, second = _spread(ours, data.labels, rng)[: private + heldout].split([private, heldout])
-        third = _spread(others, data.labels, rng)[:public]
+        first, second = spread(ours, data.labels, rng)[: private + heldout].split([private, heldout])
+        third = spread(others, data.labels, rng)[:public]
         _require_classes(data, ours, first, second, third)
         return SplitIndex(first, second, third, by_identity=True)
 
@@ -141,7 +141,7 @@ def distinct(data: ImageSet) -> Tensor:
     return torch.from_numpy(np.sort(first[agrees]))
 
 
-def _spread(index: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
+def spread(index: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
     """`index` in a random order in which every beginning has the classes in proportion.
 
     The r-th image of a class of n, in random order, is placed at r/n: between two places every class

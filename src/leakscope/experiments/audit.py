@@ -135,9 +135,9 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
     controls = _controls(plan, store)
     found = _found(plan, store, controls)
     results = tuple(result for own in found for result in own.results)
-    ceiling = scene.goal.ceiling(scene, store)
+    ceiling, ceilings = scene.goal.ceiling(scene, store), scene.goal.ceilings(scene, store)
     reports = tuple(
-        replace(report, ceiling=ceiling) if report.kind is Control.POSITIVE else report
+        replace(report, ceiling=ceiling, ceilings=ceilings) if report.kind is Control.POSITIVE else report
         for report in scene.goal.control_reports(results, controls)
     )
     targets, maps = _targets(scene, found, store)
@@ -184,7 +184,10 @@ def _controls(plan: Plan, store: Store) -> list[ControlResult]:
         control
         for attack in plan.attacks
         for control in read_controls(
-            store, control_key(attack, scene.threat, first.splits, first.model, len(scene.first_victims))
+            store,
+            control_key(
+                attack, scene.threat, first.splits, first.model, len(scene.first_victims), scene.goal.judged_by(scene)
+            ),
         )
     ]
     if plan.config.evidence == "E2":
@@ -326,7 +329,8 @@ def _data(scene: Scene) -> DataRecord:
     parts = {name: PartRecord(len(part), part.digest()) for name, part in vars(scene.splits).items()}
     return DataRecord(
         name=scene.short_data_name, shape=scene.splits.private.shape, classes=len(scene.splits.private.classes),
-        victims=len(scene.first_victims), victims_from=scene.config.chosen_victims.source, **parts,
+        victims=len(scene.first_victims), victims_from=scene.config.chosen_victims.source,
+        trained_on=scene.trained_on, **parts,
     )  # fmt: skip
 
 

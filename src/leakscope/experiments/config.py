@@ -13,9 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from leakscope.core import yaml_text
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.spec import describe
 from leakscope.core.threat import Access, ThreatModel
+from leakscope.data.folder import Folder, located
 from leakscope.data.images import checked, resized
-from leakscope.data.splits import SplitPlan
+from leakscope.data.parts import joined, owners, split_folders
+from leakscope.data.splits import SplitIndex, SplitPlan
 from leakscope.experiments.evaluator import Evaluator
 from leakscope.experiments.pretraining import Pretraining
 from leakscope.experiments.training import Training
@@ -74,10 +77,16 @@ class AuditConfig(BaseModel):
     data_root: Path | None = Field(None, description="where data files live; LEAKSCOPE_DATA when left out")
     resize: int | None = Field(None, ge=4, description="side in pixels to which pictures are resized")
     splits: SplitPlan = Field(default_factory=SplitPlan, description="sizes of private, heldout and public")
+    private: Spec | None = Field(None, description="what the network was trained on: a folder, or a data set")
+    heldout: Spec | None = Field(None, description="what users send: a folder, or a data set")
+    public: Spec | None = Field(None, description="what the attacker has: a folder, or a data set")
     split_index: Path | None = Field(None, description="a file of split indices, instead of drawing them")
     model: Spec = Field("convnet", description="a network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY")
     weights: Path | None = Field(
         None, description="weights (safetensors) to audit; trained further only when training.epochs says so"
+    )
+    normalize: str | None = Field(
+        None, description="what the weights expect of pixels: imagenet, none, or MEAN/STD such as 0.5/0.25"
     )
     cuts: list[str] = Field(default_factory=list, description="layers to cut at; the model's own when empty")
     defenses: list[Spec | list[Spec]] = Field(default_factory=_no_defense)
@@ -210,5 +219,37 @@ def _comes_with_weights(model: object) -> bool:
 
 def load_data(config: AuditConfig, data_root: Path | None) -> ImageSet:
     """The pictures, checked and resized."""
-    data = DATASETS.build(config.data).load(data_root)
+    return _loaded(config.data, config, data_root)
+
+
+def _loaded(spec: Spec, config: AuditConfig, data_root: Path | None) -> ImageSet:
+    if isinstance(spec, str) and Path(spec).expanduser().is_dir():
+        spec = {"kind": "folder", "path": spec}
+    data = DATASETS.build(spec).load(data_root)
     return checked(data if config.resize is None else resized(data, config.resize))
+
+
+def parts_named(config: AuditConfig) -> dict[str, Spec]:
+    """Whose pictures are where, if options or the folder's own `train`, `val` and `test` say so."""
+    parts: dict[str, Spec] = {
+        name: spec for name in ("private", "heldout", "public") if (spec := getattr(config, name)) is not None
+    }
+    if parts or config.data == "given" or config.split_index is not None or "splits" in config.model_fields_set:
+        return parts
+    source = DATASETS.build(config.data)
+    if not isinstance(source, Folder):
+        return {}
+    found = owners(split_folders(located(source.path, config.data_root)))
+    return {name: {**describe(source), "path": str(path)} for name, path in found.items()}
+
+
+def load_parts(config: AuditConfig, data_root: Path | None) -> tuple[ImageSet, SplitIndex] | None:
+    """The pictures with their owners, where these are known; None: splits are to be drawn."""
+    parts = parts_named(config)
+    if not parts:
+        return None
+    if "splits" in config.model_fields_set or config.split_index is not None:
+        raise UsageError("the pictures are divided into folders already; leave `splits` and `split_index` out")
+    if "private" not in parts and config.training.epochs:
+        raise UsageError("nothing to train on: give the training pictures with --private, or --epochs 0")
+    return joined({name: _loaded(spec, config, data_root) for name, spec in parts.items()})

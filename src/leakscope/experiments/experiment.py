@@ -100,9 +100,12 @@ def score_key(reconstruction: str, metrics: Iterable[Scored], judged_by: str | N
     return digest(plain if judged_by is None else {**plain, "judge": judged_by})
 
 
-def control_key(attack: Attack, threat: ThreatModel, splits: str, model: Plain, victims: int) -> str:
+def control_key(
+    attack: Attack, threat: ThreatModel, splits: str, model: Plain, victims: int, judged_by: str | None = None
+) -> str:
     """Identity of an attack's positive control: it serves every target and seed of a network on these pictures."""
-    return digest({"control": describe(attack), "threat": describe(threat), "of": [splits, model, victims]})
+    of = [splits, model, victims] if judged_by is None else [splits, model, victims, judged_by]
+    return digest({"control": describe(attack), "threat": describe(threat), "of": of})
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from leakscope.core.errors import UsageError
+from leakscope.core.own_code import names_code
 from leakscope.core.results import TargetRecord
 from leakscope.core.spec import Plain
 from leakscope.experiments.building import build_split
@@ -37,6 +38,10 @@ def export_target(store: Store, key: str, out: Path, *, weights: Path | None = N
         raise UsageError(
             f"{record.model.label} is no architecture of Leakscope's, so others could not build it; "
             "give it as a file, --model FILE.py:FACTORY, and its source goes with it"
+        )
+    if names_code(record.defense.settings):
+        raise UsageError(
+            f"{record.defense.label} is code of yours, which an export does not carry; ship it as a package"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is not empty; choose a new folder with --out")

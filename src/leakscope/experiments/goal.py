@@ -92,6 +92,10 @@ class Goal(ABC):
         """The best that a perfect reconstruction could score, where a judge is not perfect; None: there is no judge."""
         return None
 
+    def ceilings(self, scene: Scene, store: Store) -> dict[str, float]:
+        """The same of every judge, by its name."""
+        return {}
+
     def judge_work(self, scene: Scene) -> float:
         """How much there is to do for `prepare_judge`: epochs × pictures; 0: nothing."""
         return 0.0

@@ -87,7 +87,7 @@ class _Jobs:
     def target(self, target: TargetSpec) -> None:
         epochs = self.scene.config.training.epochs
         made = [("trained", target.trained_key)] if epochs else []
-        work = max(epochs, 1) * len(self.scene.splits.private)
+        work = max(epochs, 1) * max(len(self.scene.splits.private), 1)
         self.add("target", [*made, ("target", target.key)], (), Experiment(target), work)
 
     def attack(self, target: TargetSpec, attack: Attack) -> None:
@@ -95,7 +95,7 @@ class _Jobs:
         spec = AttackSpec(target.key, scene.threat, attack, target.seed)
         experiment = Experiment(target, attack)
         needs: tuple[str, ...] = (f"target-{target.key}",)
-        if type(attack).prepare is not Attack.prepare:
+        if attack.keep_prepared and type(attack).prepare is not Attack.prepare:
             made = [("prepared", spec.prepared_key)]
             needs += (self.add("prepare", made, needs, experiment, len(scene.splits.public)),)
         key = spec.key(scene.victims(target.seed).digest())
@@ -108,7 +108,9 @@ class _Jobs:
 
     def control(self, target: TargetSpec, attack: Attack) -> None:
         scene = self.scene
-        key = control_key(attack, scene.threat, target.splits, target.model, len(scene.first_victims))
+        key = control_key(
+            attack, scene.threat, target.splits, target.model, len(scene.first_victims), scene.goal.judged_by(scene)
+        )
         needs = (f"target-{target.key}", *self.judges)
         self.add(
             "control",

@@ -22,7 +22,7 @@ from leakscope.core.reports import LeftOut
 from leakscope.core.results import Direction
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
-from leakscope.experiments.config import AuditConfig, load_data
+from leakscope.experiments.config import AuditConfig, load_data, parts_named
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.goal import GOALS, Goal
 from leakscope.experiments.reach import out_of_range, unreachable
@@ -94,9 +94,9 @@ def make_plans(configs: Mapping[str, AuditConfig]) -> dict[str, Plan]:
     for name, config in configs.items():
         source = digest([config.data, config.resize, str(config.data_root)])
         try:
-            if source not in read:
+            if source not in read and not parts_named(config):
                 read[source] = load_data(config, config.data_root)
-            plans[name] = make_plan(config, data=read[source])
+            plans[name] = make_plan(config, data=None if parts_named(config) else read[source])
         except UsageError as error:
             raise UsageError(f"variant {name}: {error}" if name else str(error)) from None
     return plans
@@ -134,7 +134,11 @@ class _Asked:
         for attack in wanted:
             try:
                 threat.require(attack.needs, attack.kind_name)
-                kept.append(attack)
+                spared = None if explicit else attack.unneeded(threat)
+                if spared is None:
+                    kept.append(attack)
+                else:
+                    self.dropped.append(LeftOut(label(attack), "any", "any", spared))
             except UsageError as error:
                 self.dropped.append(LeftOut(label(attack), "any", "any", str(error)))
                 if explicit:
@@ -239,6 +243,8 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
 
 def _acts_without_training(defense: Defense) -> bool:
     """Whether a defence changes what leaves the client even when nothing is trained."""
+    if type(defense).finish is not Defense.finish:
+        return False  # what it releases is measured when training is over
     return any(getattr(type(defense), hook) is not getattr(Defense, hook) for hook in ("release", "rebuild"))
 
 

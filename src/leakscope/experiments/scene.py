@@ -22,11 +22,12 @@ from leakscope.data.images import checked
 from leakscope.data.split_index import read_index
 from leakscope.data.splits import SplitIndex
 from leakscope.experiments.building import build_split
-from leakscope.experiments.config import AuditConfig, load_data
+from leakscope.experiments.config import AuditConfig, load_data, load_parts
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.goal import GOALS, Goal
+from leakscope.models._exported import ExportedArchitecture
 from leakscope.models.architecture import Architecture
-from leakscope.models.resolve import instantiate, resolve
+from leakscope.models.resolve import instantiate, normalized, resolve
 from leakscope.models.weights import file_digest
 
 #: Settings that do not change a result, or that the command names for themselves.
@@ -61,19 +62,26 @@ class Scene:
         architecture: Architecture | None = None,
     ) -> Scene:
         goal = goal or GOALS.build(config.goal or "pictures")
-        data = checked(data) if data is not None else load_data(config, config.data_root)
-        index: SplitIndex | None = None
-        if config.split_index is not None:
-            splits = read_index(data, config.split_index)
-        else:
-            index = config.splits.index(data, seed=0)
-            splits = index.splits(data)
+        data, index, splits = _divided(config, data)
+        if not len(splits.private) and goal.kind_name == "identities":
+            raise UsageError("identities are rebuilt of those the network was trained on; give them with --private")
         metrics, unavailable = choose_metrics(config, goal, pixels=data.pixels)
         return cls(
             config=config, data=data, index=index, splits=splits,
-            architecture=architecture or resolve(config.model), goal=goal, metrics=metrics, unavailable=unavailable,
+            architecture=normalized(architecture or resolve(config.model), config.normalize),
+            goal=goal, metrics=metrics, unavailable=unavailable,
             threat=config.threat.model(), weights=file_digest(config.weights) if config.weights else None,
         )  # fmt: skip
+
+    @property
+    def trained_on(self) -> str:
+        """What is known about the pictures that the network learned from: `private`, `unknown`, or `nothing`."""
+        config, architecture = self.config, self.architecture
+        if config.training.epochs or config.private is not None:
+            return "private"
+        if isinstance(architecture, ExportedArchitecture) and architecture.exported.pictures == self.splits_digest:
+            return "private"
+        return "unknown" if config.weights is not None or architecture.trained else "nothing"
 
     def victims(self, seed: int) -> ImageSet:
         """Whom to attack when the target has this seed."""
@@ -163,11 +171,27 @@ class Scene:
         return {cut.name: cut for cut in found}
 
 
+def _divided(config: AuditConfig, data: ImageSet | None) -> tuple[ImageSet, SplitIndex | None, Splits]:
+    """All pictures and whose they are: as folders say, as a file says, or drawn."""
+    found = load_parts(config, config.data_root) if data is None else None
+    if found is not None:
+        data, index = checked(found[0]), found[1]
+        return data, index, index.splits(data)
+    data = checked(data) if data is not None else load_data(config, config.data_root)
+    if config.split_index is not None:
+        return data, None, read_index(data, config.split_index)
+    index = config.splits.index(data, seed=0)
+    return data, index, index.splits(data)
+
+
 def choose_metrics(
     config: AuditConfig, goal: Goal, *, pixels: bool = True
 ) -> tuple[tuple[Scored, ...], dict[str, str]]:
     """The metrics to compute, and those asked for that cannot be, with the reason."""
+    judges = config.evaluator.judges
+    reads = {"evaluator"} | ({"embedding"} if "embedder" in judges else set()) | ({"second"} if judges[1:] else set())
     asked = goal.metrics([METRICS.build(spec) for spec in config.metrics])
+    asked = [metric for metric in asked if getattr(metric, "reads", "evaluator") in reads]
     unavailable = {m.name: why for m in asked if (why := m.unavailable(config.data_root)) is not None}
     if not pixels:
         unavailable |= {metric.name: "measures pictures only" for metric in asked if not metric.of_points}

@@ -242,6 +242,8 @@ class Rebuilt:
 def prepare(case: Case, view: View, place: Workplace) -> Prepared:
     """Stage prepare: what the attack learns before it sees a victim, from the store or learnt now."""
     key = case.spec.prepared_key
+    if not case.attack.keep_prepared:
+        return case.attack.prepare(view, case.rng("prepare", place.device))
     with place.store.claim("prepared", key) as done:
         if done is not None:
             diagnostics = from_json(Diagnostics, done.record["diagnostics"])
@@ -323,7 +325,14 @@ def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summar
         metrics=metrics,
         directions={metric.name: metric.more_leak for metric in scene.metrics},
         diagnostics=rebuilt.diagnostics,
-        control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), len(case.victims)),
+        control=control_key(
+            attack,
+            case.threat,
+            scene.splits_digest,
+            describe(scene.architecture),
+            len(case.victims),
+            scene.goal.judged_by(scene),
+        ),
         mismatched=0.0,
         victims_from=scene.config.chosen_victims.source,
         command=_command(case),

@@ -123,7 +123,9 @@ def train(
             if reached is not None and run.epoch in training.keep:
                 reached(run.epoch, run.split, run.history)
             run.save(checkpoint)
-    return run.finished(), run.history, defense.notes(run.split, aux)
+    trained = run.finished()
+    defense.finish(trained, aux)
+    return trained, run.history, defense.notes(trained, aux)
 
 
 def _hold_out(data: ImageSet, seed: int, share: float = 0.1) -> tuple[ImageSet, ImageSet]:

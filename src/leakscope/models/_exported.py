@@ -25,6 +25,7 @@ from torch import nn
 
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
+from leakscope.core.own_code import names_code
 from leakscope.core.spec import Plain, digest
 from leakscope.models.architecture import MODELS, Architecture
 from leakscope.models.weights import read_state, sound
@@ -57,6 +58,7 @@ class Exported:
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
     seed: int
+    pictures: str  # digest of those it was made with
     digest: str  # of the weights, and of the code where it brings some
 
     @classmethod
@@ -72,6 +74,8 @@ class Exported:
             if found != tree["files"][WEIGHTS]:
                 raise UsageError(f"{folder / WEIGHTS} was changed after its export (SHA-256 differs); get it again")
             plain = tree["architecture"]
+            if names_code(tree["defense"]) or names_code(plain):
+                raise UsageError(f"{folder / DESCRIPTION} names code outside the folder, which is refused")
             if plain["kind"] in NOT_PORTABLE:
                 raise UsageError(f"{folder / DESCRIPTION} names the architecture {plain['kind']!r}, which is refused")
             architecture = _own_code(folder, tree, trust_code) if plain["kind"] == "file" else MODELS.build(plain)
@@ -87,7 +91,7 @@ class Exported:
                 raise TypeError("its cut or its defence is of another type")
             return cls(
                 folder, architecture, tree["cut"], tree["defense"], (channels, height, width),
-                tuple(map(str, tree["input"]["classes"])), int(tree["seed"]),
+                tuple(map(str, tree["input"]["classes"])), int(tree["seed"]), str(tree["pictures"]),
                 found[:24] if CODE not in tree["files"] else digest([found, tree["files"][CODE]]),
             )  # fmt: skip
         except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import field
 from typing import ClassVar
 
 from torch import nn
 
-from leakscope.core.model import SplitModel
+from leakscope.core.errors import UsageError
+from leakscope.core.model import Normalize, SplitModel
 from leakscope.core.spec import Kind, Plain
 
 
@@ -48,6 +50,34 @@ class Architecture(ABC):
     def fill(self, split: SplitModel) -> None:
         """Put in the weights it comes with, once cut and defended; most come without."""
         del split
+
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def normalize_field() -> str:
+    """The field `normalize` of an architecture whose weights may expect other numbers than pixels in [0, 1]."""
+    value: str = field(default="", metadata={"identity": "unusual"})
+    return value
+
+
+def normalization_from(text: str, usual: nn.Module | None = None) -> nn.Module | None:
+    """`imagenet`, `none`, or MEAN/STD with a number for each channel, `0.5/0.25` or `0.5,0.5,0.5/0.2,0.2,0.2`."""
+    if not text:
+        return usual
+    if text == "none":
+        return None
+    if text == "imagenet":
+        return Normalize(*IMAGENET)
+    try:
+        mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
+    except ValueError:
+        raise UsageError(
+            f"cannot read --normalize {text!r}; write imagenet, none, or MEAN/STD such as 0.5/0.25"
+        ) from None
+    if len(mean) != len(std) or not all(number > 0 for number in std):
+        raise UsageError(f"--normalize {text!r} needs as many deviations as means, each above 0")
+    return Normalize(mean, std)
 
 
 MODELS: Kind[Architecture] = Kind("model", "leakscope.models")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import nn
 
 from leakscope.core.spec import code_digest, digest
-from leakscope.models.architecture import Architecture
+from leakscope.models.architecture import Architecture, normalization_from, normalize_field
 from leakscope.models.weights import state_digest
 
 
@@ -23,13 +23,15 @@ class Given(Architecture):
     layers: str
     weights: str = field(metadata={"shown": False})
     structure: str = field(default="", metadata={"shown": False})
+    normalize: str = normalize_field()
     module: nn.Module | None = field(
         default=None, repr=False, compare=False, metadata={"identity": False, "shown": False}
     )
 
     @classmethod
     def of(cls, module: nn.Module) -> Given:
-        return cls(type(module).__qualname__, state_digest(module), structure_digest(module), module)
+        module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped: hooks do not reach into its graph
+        return cls(type(module).__qualname__, state_digest(module), structure_digest(module), module=module)
 
     @property
     def foreign(self) -> bool:
@@ -38,6 +40,9 @@ class Given(Architecture):
     @property
     def trained(self) -> bool:
         return True
+
+    def normalization(self) -> nn.Module | None:
+        return normalization_from(self.normalize)
 
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         if self.module is None:

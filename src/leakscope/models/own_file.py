@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from leakscope.core.errors import UsageError
-from leakscope.models.architecture import MODELS, Architecture
+from leakscope.models.architecture import MODELS, Architecture, normalization_from, normalize_field
 from leakscope.models.weights import file_digest
 
 
@@ -30,6 +30,7 @@ class OwnFile(Architecture):
     path: str
     factory: str = "build"
     source: str = field(default="", metadata={"shown": False})
+    normalize: str = normalize_field()
 
     def __post_init__(self) -> None:
         found = file_digest(self.path)
@@ -44,6 +45,9 @@ class OwnFile(Architecture):
     @property
     def trained(self) -> bool:
         return True  # its factory may have loaded them
+
+    def normalization(self) -> nn.Module | None:
+        return normalization_from(self.normalize)
 
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         name = f"{self.path}:{self.factory}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
 from leakscope.core.memory import allocating, require_room
-from leakscope.models.architecture import MODELS, Architecture
+from leakscope.core.model import scores_of
+from leakscope.models.architecture import MODELS, Architecture, normalization_from
+from leakscope.models.formats import refuse_model_file
 
-#: Endings of files that hold weights, or a network that is not read.
-_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".pt2", ".onnx", ".h5")
 #: Networks whose size is not ours to plan: running a user's code twice, or torchvision's, tells nothing new.
 _NOT_PLANNED = frozenset({"file", "given", "torchvision", "timm"})
 
@@ -26,22 +27,20 @@ def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
             spec = {"kind": "file", "path": path, "factory": factory}
         elif spec.endswith(".py") and "=" not in spec:
             spec = {"kind": "file", "path": spec.removeprefix("file:")}
-        elif spec.lower().endswith(_WEIGHTS) and "=" not in spec:
-            raise _weights_instead(spec)
+        else:
+            refuse_model_file(spec)
     return MODELS.build(spec)
 
 
-def _weights_instead(spec: str) -> UsageError:
-    """Somebody gave a file of weights as the network."""
-    if spec.lower().endswith((".pt2", ".onnx", ".h5")):
-        return UsageError(
-            f"{spec} is a network in a format that is not read (reading .pt2 can run code); "
-            "write --model FILE.py:FACTORY --weights FILE.safetensors"
-        )
-    return UsageError(
-        f"{spec} holds weights, not a network's layers; write --model NAME or --model FILE.py:FACTORY, "
-        f"and --weights {spec}"
-    )
+def normalized(architecture: Architecture, text: str | None) -> Architecture:
+    """The architecture with `--normalize`; refused where the network is ours, which reads pixels, or brings its own."""
+    if text is None:
+        return architecture
+    if "normalize" not in {own.name for own in fields(architecture)}:  # type: ignore[arg-type]
+        raise UsageError(f"{architecture.kind_name} knows its own normalisation; leave --normalize out")
+    normalization_from(text)  # a misspelt one fails now
+    changed: Architecture = replace(architecture, normalize=text)  # type: ignore[type-var]
+    return changed
 
 
 def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> None:
@@ -74,7 +73,7 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     normalize = architecture.normalization() or nn.Identity()
     try:
         with torch.no_grad():
-            scores = model(normalize(torch.zeros(2, *image_shape)))
+            scores = scores_of(model(normalize(torch.zeros(2, *image_shape))))
     except UsageError:
         raise
     except Exception as error:  # whatever a user's forward raises
@@ -82,7 +81,13 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
         raise UsageError(f"{name} cannot read {size} pictures ({reason}); resize them or take another model") from None
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise UsageError(f"{name} must return one row of scores a picture; for 2 pictures it returned {got}")
-    if scores.shape[1] < classes:
-        raise UsageError(f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many")
+        raise UsageError(
+            f"{name} must return one row of scores for each picture (a tensor, `.logits`, a mapping with 'logits' or a "
+            f"tuple that begins with it); for 2 pictures it returned {got}"
+        )
+    if scores.shape[1] != classes:
+        raise UsageError(
+            f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many, or give data "
+            "with its classes"
+        )
     return model.train()

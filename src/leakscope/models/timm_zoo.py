@@ -8,7 +8,7 @@ from torch import nn
 
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.errors import UsageError, unknown
-from leakscope.models.architecture import MODELS, Architecture
+from leakscope.models.architecture import MODELS, Architecture, normalization_from, normalize_field
 
 
 @MODELS.register("timm")
@@ -20,6 +20,10 @@ class Timm(Architecture):
     """
 
     name: str
+    normalize: str = normalize_field()
+
+    def normalization(self) -> nn.Module | None:
+        return normalization_from(self.normalize)
 
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         ensure_torchvision()

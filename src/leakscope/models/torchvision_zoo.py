@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.errors import UsageError, unknown
 from leakscope.core.model import Normalize
-from leakscope.models.architecture import MODELS, Architecture
+from leakscope.models.architecture import IMAGENET, MODELS, Architecture, normalization_from, normalize_field
 from leakscope.models.weights import read_state
 
 #: Channel means and standard deviations that torchvision's weights were trained with.
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 #: Networks that score with helpers in training, which one loss cannot train; they warn unless told how to start.
 _NO_HELPERS: dict[str, dict[str, Any]] = {
@@ -45,6 +44,7 @@ class Torchvision(Architecture):
 
     name: str
     pretrained: bool = False
+    normalize: str = normalize_field()
 
     @property
     def trained(self) -> bool:
@@ -75,7 +75,7 @@ class Torchvision(Architecture):
         return model
 
     def normalization(self) -> nn.Module | None:
-        return Normalize(*IMAGENET) if self.pretrained else None
+        return normalization_from(self.normalize, Normalize(*IMAGENET) if self.pretrained else None)
 
 
 def read_grey(model: nn.Module, name: str) -> None:

@@ -12,8 +12,8 @@ from torch import nn
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.errors import UsageError
 from leakscope.core.model import Normalize
-from leakscope.models.architecture import MODELS, Architecture
-from leakscope.models.torchvision_zoo import IMAGENET, fill, read_grey
+from leakscope.models.architecture import IMAGENET, MODELS, Architecture
+from leakscope.models.torchvision_zoo import fill, read_grey
 
 #: Five poolings halve each side.
 _REDUCTION = 32

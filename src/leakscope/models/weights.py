@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
 from leakscope.core.memory import require_room
+from leakscope.models.formats import refuse_weights_file
 
 _COUNTER = "num_batches_tracked"
 
@@ -74,6 +75,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UsageError(f"{path} is not a whole safetensors file ({reason}); copy or export it again") from None
+    refuse_weights_file(path)
     _require_weights(path)
     return _plain_tensors(_unpickled(path), path)
 

@@ -1,0 +1,93 @@
+"""`leakscope store`: what takes room, what may go, what is damaged, where it lies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from leakscope.commands.settings import print_json
+from leakscope.core.errors import UsageError
+from leakscope.options import RUN, DryRun, Json, StorePath, option
+
+store_app = typer.Typer(help="Look after the store: size, prune, verify, move.", no_args_is_help=True)
+
+
+def _opened(path: Path) -> Any:
+    from leakscope.store import Store
+
+    if not (path / "VERSION").is_file():
+        raise UsageError(f"no store at {path}; give it with --store")
+    return Store(path)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+@store_app.command()
+def size(store: StorePath = Path("runs/store"), json_: Json = False) -> int:
+    """Show what each kind of entry takes."""
+    from leakscope.store.care import rooms
+
+    found = rooms(_opened(store))
+    if json_:
+        print_json([asdict(room) for room in found])
+        return 0
+    for room in found:
+        typer.echo(f"{room.kind:12} {room.entries:>7} entries {_size(room.bytes):>14}")
+    typer.echo(f"{'all':12} {sum(r.entries for r in found):>7} entries {_size(sum(r.bytes for r in found)):>14}")
+    return 0
+
+
+@store_app.command()
+def prune(
+    kind: Annotated[list[str] | None, option("--kind", help="Only this kind; repeat. See `size`.", panel=RUN)] = None,
+    older: Annotated[float | None, option("--older", help="Only entries older than so many days.", panel=RUN)] = None,
+    store: StorePath = Path("runs/store"),
+    dry_run: DryRun = False,
+) -> int:
+    """Throw entries away, by kind or age; whatever needs one later computes it again.
+
+    Example:
+
+      leakscope store prune --kind prepared --kind attack --older 30
+    """
+    from leakscope.store import care
+
+    if not kind and older is None:
+        raise UsageError("say what may go: --kind prepared, --older 30, or both")
+    place = _opened(store)
+    chosen = care.prunable(place, kind or (), older)
+    if dry_run:
+        typer.echo(f"{len(chosen)} entries would go")
+        return 0
+    typer.echo(f"{len(chosen)} entries gone, {_size(care.prune(place, chosen))} free")
+    return 0
+
+
+@store_app.command()
+def verify(store: StorePath = Path("runs/store")) -> int:
+    """Read every entry; exit code 3 if one is damaged."""
+    from leakscope.store.care import damaged
+
+    found = list(damaged(_opened(store)))
+    for problem in found:
+        typer.echo(problem)
+    typer.echo(f"{len(found)} damaged" if found else "all entries can be read")
+    return 3 if found else 0
+
+
+@store_app.command()
+def move(
+    to: Annotated[Path, typer.Argument(help="The new folder.")],
+    store: StorePath = Path("runs/store"),
+) -> int:
+    """Take the store elsewhere, when nobody works in it."""
+    from leakscope.store.care import move as take
+
+    take(_opened(store), to)
+    typer.echo(f"the store is at {to} now; give --store {to}, or set LEAKSCOPE_STORE")
+    return 0
