@@ -82,7 +82,15 @@ def _reshaped(
     release: Callable[[Tensor, int], Tensor], clean: Tensor, seeds: tuple[int, ...], first: Tensor
 ) -> ReleaseModel:
     """A release of another shape than the features, by its mean over draws."""
-    expected = _Sampled(release, seeds, False)
+    sampled = _Sampled(release, seeds, False)
+
+    def expected(z: Tensor, rows: Tensor, count: int) -> Tensor:
+        found = sampled(z, rows, count)
+        if z.requires_grad and not found.requires_grad:
+            # A label or a code has no gradient: zero, so that a search sees that it sees nothing.
+            found = found + 0 * z.flatten(1).sum(1).view(-1, *[1] * (found.ndim - 1))
+        return found
+
     with torch.no_grad():
         residual = first - expected(clean, torch.arange(len(clean), device=clean.device), len(clean))
     return ReleaseModel(expected, float(residual.square().mean()), False)
