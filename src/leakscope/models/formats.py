@@ -25,7 +25,7 @@ _KERAS = "is a network of another framework; Leakscope audits PyTorch networks"
 
 
 def format_of(path: Path) -> str | None:
-    """`torchscript`, `pt2`, `onnx`, `keras` or `weights`, by content where there is a file, else by name; None: neither."""
+    """`torchscript`, `pt2`, `onnx`, `keras` or `weights`, by content where there is a file, else by name."""
     suffix = path.suffix.lower()
     if path.is_file() and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
