@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from leakscope.commands.beginning import init
 from leakscope.commands.bench import bench, status
 from leakscope.commands.exchange import export, submit
-from leakscope.commands.beginning import init
 from leakscope.commands.inspection import cuts, list_, schema, show
 from leakscope.commands.reports import blind, report
 from leakscope.commands.reproduce import reproduce
