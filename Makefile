@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint speed docs clean
+.PHONY: install demo test fuzz lint speed docs clean
 
 install: $(STAMP)
 
@@ -21,6 +21,10 @@ demo: install
 
 test: install lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+# Hostile files by the thousand; `make test` tries 200 of each sort.
+fuzz: install
+	LEAKSCOPE_FUZZ=$${LEAKSCOPE_FUZZ:-20000} $(BIN)/python -m pytest -n 2 tests/security/test_fuzz.py
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks examples docs

@@ -27,8 +27,8 @@ from leakscope.defenses.cem_gated import CEMGated
 from leakscope.defenses.cem_logdet import CEMLogDet
 from leakscope.defenses.cem_slot import CEMSlot
 from leakscope.defenses.gaussian import Gaussian
-from leakscope.models.vgg11_sgm import VGG11SGM
 from leakscope.experiments.training import Training, train
+from leakscope.models.vgg11_sgm import VGG11SGM
 
 BATCH, CLASSES, BAR = 128, 10, 1.05
 NOISE = Gaussian(0.025)

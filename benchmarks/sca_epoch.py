@@ -30,8 +30,8 @@ from leakscope.core.model import SplitModel
 from leakscope.data.npz import read_npz
 from leakscope.defenses.none import NoDefense
 from leakscope.defenses.sca import Sca
-from leakscope.models.sca_net import ScaNet
 from leakscope.experiments.training import Training, train
+from leakscope.models.sca_net import ScaNet
 
 BAR = 2.0
 CPU = torch.device("cpu")

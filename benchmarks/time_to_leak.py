@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-
 from leakscope.auditing.floors import class_means
+from leakscope.pipeline.train import Training, train
+
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed
 from leakscope.core.data import DATASETS, Splits
@@ -38,7 +39,6 @@ from leakscope.core.threat import ThreatModel, grant
 from leakscope.data.splits import SplitPlan
 from leakscope.metrics.pixel import Leak
 from leakscope.models.architecture import MODELS
-from leakscope.pipeline.train import Training, train
 from leakscope.store import Store
 
 CPU = torch.device("cpu")

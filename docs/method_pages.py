@@ -13,7 +13,7 @@ import yaml
 from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.data import DATASETS
 from leakscope.core.defense import DEFENSES, Defense
-from leakscope.core.metric import METRICS, Metric
+from leakscope.core.metric import METRICS, Scored
 from leakscope.core.prior import PRIORS
 from leakscope.core.spec import Kind, describe, label
 from leakscope.models.architecture import MODELS
@@ -70,7 +70,8 @@ def traits(cls: type) -> list[str]:
     if issubclass(cls, Attack):
         needs = ", ".join(sorted(cls.needs))
         told.append(f"Must be handed: {needs}.")
-        told.append("Rebuilds classes." if cls.rebuilds_classes else "Rebuilds the pictures whose features it sees.")
+        pictures = "Rebuilds the pictures whose features it sees."
+        told.append("Rebuilds classes." if cls.goal == "identities" else pictures)
         if cls.white_box:
             told.append("Differentiates through the encoder.")
         if cls.averages_noise:
@@ -80,7 +81,7 @@ def traits(cls: type) -> list[str]:
             told.append(f"Attacks made against it, which an audit adds: {', '.join(f'`{a}`' for a in cls.adaptive)}.")
         if cls.owns_backward:
             told.append("Replaces the gradient step, so a stack may hold one such defence.")
-    if issubclass(cls, Metric):
+    if issubclass(cls, Scored):
         told.append(f"More was given away where it is {cls.more_leak}.")
         if cls.of_set:
             told.append("One number for all pictures together.")

@@ -41,6 +41,8 @@ def test_every_method_meets_its_contract(folder: str, contract: str) -> None:
     kind = next(kind for kind in KINDS if kind.package == f"leakscope.{folder}")
     text = "\n".join(path.read_text() for path in (TESTS / folder).glob("test_*.py") if contract in path.read_text())
     for name in _ours(kind):
+        if kind is METRICS and METRICS[name].goal != "pictures":
+            continue  # held against loops in tests/metrics/test_recognition.py, which takes all that are registered
         mentioned = re.search(rf"\b{kind[name].__name__}\(|[\"']{re.escape(name)}[\"':]", text)
         assert mentioned, f"no {contract} under tests/{folder} builds {name!r}"
 

@@ -32,7 +32,7 @@ def test_pages_are_current(pages: dict[Path, str]) -> None:
 def test_every_method_has_a_page(pages: dict[Path, str]) -> None:
     names = {(path.parent.name, path.stem) for path in pages}
     for folder, kind in (("attacks", ATTACKS), ("defenses", DEFENSES)):
-        assert {(folder, name) for name in kind if kind[name].__module__.startswith("leakscope.")} <= names  # type: ignore[attr-defined]
+        assert {(folder, name) for name in kind if kind[name].__module__.startswith("leakscope.")} <= names
 
 
 def _ours(kind: Any) -> list[str]:

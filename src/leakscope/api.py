@@ -30,6 +30,7 @@ from leakscope.experiments.stages import Target, train_target
 from leakscope.experiments.workplace import Workplace
 from leakscope.models.given import Given
 from leakscope.runners.audit import Labour, run_all, run_audits
+from leakscope.runners.devices import chosen
 from leakscope.store import Store
 
 Model = nn.Module | str | dict[str, Any]
@@ -104,7 +105,7 @@ def train(
 def load(folder: str | Path, *, trust_code: bool = False, device: str = "auto") -> Deployed:
     """A target that `leakscope export` wrote, ready for use: `.client(x)` gives what leaves the device, with the
     release of its defence, and `.server(z)` the scores. Code that the folder brings runs only with `trust_code`."""
-    return Deployed.load(folder, trust_code=trust_code, device=choose_device(device))
+    return Deployed.load(folder, trust_code=trust_code, device=chosen(device))
 
 
 def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: dict[str, Any]) -> Plan:
@@ -157,27 +158,13 @@ def _one_adopted(item: Any, kind: Kind[Any]) -> Any:
 @contextmanager
 def _workplace(store: str | Path | None, device: str) -> Iterator[Workplace]:
     if store is not None:
-        yield Workplace(Store(store), choose_device(device))
+        yield Workplace(Store(store), chosen(device))
         return
     with tempfile.TemporaryDirectory(prefix="leakscope-") as passing:
-        yield Workplace(Store(passing), choose_device(device))
+        yield Workplace(Store(passing), chosen(device))
 
 
 def _images(data: Any) -> ImageSet | None:
     if isinstance(data, str | dict):
         return None
     return data if isinstance(data, ImageSet) else from_torch(data)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes a GPU when there is one."""
-    if name == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if accelerator is None else accelerator
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used ({reason}); take --device cpu or cuda") from None
-    return device

@@ -129,22 +129,15 @@ def audit(
     }  # fmt: skip
     configs = AuditConfig.read_all(config, settings_of(given, set_), scale)
     first = next(iter(configs.values()))
-    from leakscope.commands.audits import Manner, run_plans, study_of
+    from leakscope.commands.audits import Manner, run_plans, study_of, told
 
     study = study_of(first)
     plans = make_plans(configs)
     if dry_run:
         return show_plans(plans, json_)
-    from leakscope.auditing.verdict import gravest
-    from leakscope.core.results import to_json
-
     command = shlex.join(["leakscope", *sys.argv[1:]])
     manner = Manner(command, quiet=quiet or json_, silent=json_, workers=workers, threads=threads)
-    finished = run_plans(plans, work_at(store, device), out, manner, study, first.results)
-    if json_:
-        documents = {name: to_json(result.report) for name, result in finished.items()}
-        print_json(documents if len(documents) > 1 else next(iter(documents.values())))
-    return gravest([result.exit_code for result in finished.values()])
+    return told(run_plans(plans, work_at(store, device), out, manner, study, first.results), json_)
 
 
 @app.command()

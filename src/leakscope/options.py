@@ -107,7 +107,7 @@ Set = Annotated[
     list[str] | None, option("--set", help="Any setting, dotted: --set training.batch=32; repeat.", panel=RUN)
 ]
 Seed = Annotated[list[int] | None, option("--seed", help="Seed; repeat for several.", panel=RUN)]
-Device = Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 …", panel=RUN)]
+Device = Annotated[str, option("--device", help="auto, cpu, cuda, cuda:1 …; sim:1 to rehearse.", panel=RUN)]
 StorePath = Annotated[
     Path, option("--store", help="Where finished stages are kept.", panel=RUN, envvar="LEAKSCOPE_STORE")
 ]
@@ -121,7 +121,7 @@ Workers = Annotated[
     option(
         "--workers",
         help="Processes that share the work, one thread each unless --threads says more.  "
-        "[none: all in this process; for class attacks on a processor, one a core]",
+        "[none: all in this process; for class attacks on a processor, one per core]",
         panel=RUN,
     ),
 ]

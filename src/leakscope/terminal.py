@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from leakscope.core import progress
-from leakscope.core.results import AuditReport, Finding, Summary
+from leakscope.core.reports import AuditReport
+from leakscope.core.results import Finding, Summary
 from leakscope.core.words import Verdict
 
 _ERROR = Console(stderr=True)

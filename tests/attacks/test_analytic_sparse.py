@@ -57,6 +57,7 @@ def leak(attack: Attack, split: SplitModel) -> float:
 def normed(features: int) -> nn.BatchNorm2d:
     norm = nn.BatchNorm2d(features)
     rng = seeds.generator(0, "norm", features)
+    assert norm.running_mean is not None
     for tensor in (norm.weight.data, norm.bias.data, norm.running_mean):
         tensor.copy_(torch.rand(features, generator=rng) + 0.5)
     return norm

@@ -10,6 +10,7 @@ import torch
 
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.errors import NotGranted, UsageError
+from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 from leakscope.testing import AttackContract
 from leakscope.testing.synthetic import small_view
@@ -66,7 +67,7 @@ class _Cheat(Attack):
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         assert seen.classes is not None
         self.look(view)
-        return Reconstruction(torch.zeros(len(seen.classes), *view.image_shape), {"per_class": 1})
+        return Reconstruction(torch.zeros(len(seen.classes), *view.image_shape), Diagnostics(per_class=1))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from leakscope.core.attack import ATTACKS, Observed, Reconstruction
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
 from leakscope.core.prior import PRIORS
-from leakscope.core.threat import ThreatModel, View, grant
+from leakscope.core.threat import Access, ThreatModel, View, grant
 from leakscope.priors.linear import LinearGenerator
 from leakscope.testing.synthetic import CPU
 
@@ -53,14 +53,14 @@ def linear_target(classes: int = 3, scale: float = 3.0) -> SplitModel:
 class World:
     """An attack's view of a target, and the affine map from latents to scores."""
 
-    def __init__(self, target: SplitModel, access: frozenset[object], classes: int) -> None:
+    def __init__(self, target: SplitModel, access: frozenset[Access], classes: int) -> None:
         self.view: View = grant(
             target,
             ThreatModel(access),
             public_set(),
             seeds.generator(0, "oracle"),
             classes=classes,
-            device=CPU,  # type: ignore[arg-type]
+            device=CPU,
         )
         generator = self.view.prior(PRIORS.build(PRIOR))
         assert isinstance(generator, LinearGenerator)
@@ -79,7 +79,7 @@ class World:
 
 def attacked(spec: dict[str, object], classes: int = 3, scale: float = 3.0) -> tuple[World, Reconstruction]:
     attack = ATTACKS.build(spec)
-    world = World(linear_target(classes, scale), attack.needs, classes)  # type: ignore[arg-type]
+    world = World(linear_target(classes, scale), attack.needs, classes)
     prepared = attack.prepare(world.view, seeds.generator(0, "prepare"))
     seen = Observed(classes=torch.arange(classes))
     return world, attack.reconstruct(world.view, prepared, seen, seeds.generator(0, "reconstruct"))
@@ -192,6 +192,7 @@ def test_vmi_comes_close_to_the_gibbs_bound() -> None:
         bounds.append(float(-beta * torch.log((density * torch.exp(-loss / beta)).sum() / density.sum())))
         starts.append(float((density * loss).sum() / density.sum()))
     bound, start = sum(bounds) / 2, sum(starts) / 2
+    assert result.diagnostics.objective is not None
     assert bound - 0.02 <= result.diagnostics.objective <= bound + 0.1 * (start - bound)
 
 
@@ -250,4 +251,6 @@ def test_miface_ends_at_the_corner_of_the_pixel_cube() -> None:
 def test_more_steps_do_not_raise_the_objective(kind: str) -> None:
     spec = {"kind": kind, "prior": PRIOR, "images": 1, **({"students": []} if kind.startswith("lomma") else {})}
     few, many = (attacked({**spec, "steps": steps})[1].diagnostics.objective for steps in (5, 100))
+    assert few is not None
+    assert many is not None
     assert many < few

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -61,11 +63,15 @@ def test_the_radius_grows_where_the_sphere_is_inside_and_only_there() -> None:
         assert torch.equal(walk.z, before) == grows  # a round widens, or moves
 
 
+def _next_of(answers: Iterator[Tensor], z: Tensor, rows: Tensor) -> Tensor:
+    return next(answers)
+
+
 def test_exactly_twenty_nine_of_thirty_two() -> None:
     for inside, grows in ((28, False), (29, True)):
         walk, draws = _walk(torch.zeros(LATENT), 1.0)
-        answers = [torch.arange(32) < inside, torch.ones(1, dtype=torch.bool)]
-        walk.round(lambda z, rows, answers=answers: answers.pop(0), draws, 32, 10)
+        answers = iter([torch.arange(32) < inside, torch.ones(1, dtype=torch.bool)])
+        walk.round(partial(_next_of, answers), draws, 32, 10)
         assert bool(walk.radius > 1) == grows
 
 
@@ -116,7 +122,8 @@ class Blobs(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         z = (self.flat(x) - self.mean) @ self.maps.T
-        return -_SHARPNESS * (z[:, None] - self.centres[None]).square().sum(2)
+        scores: Tensor = -_SHARPNESS * (z[:, None] - self.centres[None]).square().sum(2)
+        return scores
 
 
 PUBLIC = ImageSet(0.25 + smooth_images(200, "public") / 2, torch.zeros(200, dtype=torch.int64), ("a",))
@@ -127,7 +134,8 @@ def world(access: frozenset[Access], queries: int | None = None) -> tuple[View, 
     prior = PRIORS.build(f"linear:components={LATENT}")
     state = prior.fit(PUBLIC, seeds.generator(0, "prior", "linear"), device=CPU)
     centres = 0.6 * torch.randn(CLASSES, LATENT, generator=seeds.generator(0, "centres")).clamp(-1, 1)
-    target = SplitModel(Blobs(*(state.tensors[k] for k in ("mean", "directions", "deviations")), centres), "flat")
+    mean, directions, deviations = (state.tensors[k] for k in ("mean", "directions", "deviations"))
+    target = SplitModel(Blobs(mean, directions, deviations, centres), "flat")
     threat = ThreatModel(access, queries=queries)
     view = grant(target.eval(), threat, PUBLIC, seeds.generator(0, "o"), classes=CLASSES, device=CPU)
     return view, centres
@@ -236,7 +244,9 @@ def test_a_budget_is_never_exceeded_and_what_was_found_is_returned(queries: int)
 
 @pytest.mark.parametrize(("kind", "least"), [("mirror-blackbox", 20), ("brepmi", CLASSES)])
 def test_a_budget_too_small_to_start_is_one_line(kind: str, least: int) -> None:
-    spec = {"kind": kind, "samples": 40, "population": 20} if kind == "mirror-blackbox" else {"kind": kind}
+    spec: dict[str, object] = {"kind": kind}
+    if kind == "mirror-blackbox":
+        spec |= {"samples": 40, "population": 20}
     with pytest.raises(UsageError, match=f"starts with {least} queries and {least - 1} are left; raise queries"):
         run(spec, least - 1)
 

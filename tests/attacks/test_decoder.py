@@ -235,3 +235,27 @@ def test_impossible_settings_are_refused(fields: dict[str, object]) -> None:
 def test_a_network_of_convolutions_only_runs_on_maps() -> None:
     assert isinstance(FRONTS["auto"]((4, 8, 8), (1, 16, 16), "small"), nn.Sequential)
     assert not isinstance(FRONTS["auto"]((4,), (1, 16, 16), "small"), nn.Sequential)
+
+
+@pytest.mark.parametrize(("front", "suits"), [("auto", True), ("dense", True), ("residual", False), ("conv", False)])
+def test_a_front_for_maps_says_that_vectors_do_not_suit_it(front: str, suits: bool) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(256, 10), nn.Linear(10, 3))
+    reason = TrainedDecoder(front).unsuited(SplitModel(network, "1"), (1, 16, 16))  # type: ignore[arg-type]
+    assert (reason is None) == suits
+    assert network.training
+
+
+def test_without_steps_training_goes_on_until_a_longer_round_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features without any trace of a picture: nothing to learn beyond the mean picture, which the first rounds do."""
+    monkeypatch.setattr("leakscope.attacks._decoder_training._FEWEST", 60)
+
+    class Nothing(Defense):
+        def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
+            return torch.zeros_like(z)
+
+    attack = TrainedDecoder(capacity="small", batch=32)
+    blind = attack.prepare(small_view(attack.needs, defense=Nothing()), seeds.generator(0, "p")).diagnostics
+    seeing = attack.prepare(small_view(attack.needs), seeds.generator(0, "p")).diagnostics
+    assert blind.converged is True
+    assert blind.details["steps"] >= 60 + 120
+    assert min(seeing.curve) < 0.5 * min(blind.curve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -229,17 +230,20 @@ class TestAgainstDenseAlgebra:
         assert (mixed[0] - wanted).norm() < 1e-6 * (plain[0] - wanted).norm()
 
 
-def residual_split(defense: Defense | None = None, **settings: object) -> SplitModel:
+def residual_split(defense: Defense | None = None, *, device: torch.device = CPU, **settings: object) -> SplitModel:
     chosen = {"width": 4, "strided": False, "growth": (2, 1, 1)} | settings
     with seeds.ambient(0, "residual"):
         model = PreactResNetArchitecture(**chosen).build(SHAPE, CLASSES)  # type: ignore[arg-type]
-    return SplitModel(model, "layer2.1", normalize=Normalize((0.5,), (0.25,)), defense=defense).eval()
+    return SplitModel(model, "layer2.1", normalize=Normalize((0.5,), (0.25,)), defense=defense).eval().to(device)
 
 
-def residual_view(access: frozenset[Access], *, defense: Defense | None = None, **settings: object) -> View:
-    target = residual_split(defense, **settings)
+def residual_view(
+    access: frozenset[Access], *, defense: Defense | None = None, device: torch.device = CPU, **settings: object
+) -> View:
+    target = residual_split(defense, device=device, **settings)
     public = image_set(16, "public")
-    return grant(target, ThreatModel(access), public, seeds.generator(0, "oracle"), classes=CLASSES, device=CPU)
+    rng = seeds.generator(0, "oracle", device=device)
+    return grant(target, ThreatModel(access), public, rng, classes=CLASSES, device=device)
 
 
 class ResidualContract(AttackContract):
@@ -280,7 +284,7 @@ class TestEmbeddingContract(ResidualContract):
 WHITE = frozenset({Access.ENCODER, Access.FEATURES})
 
 
-def attacked(attack: Attack, truth: Tensor, *, defense: Defense | None = None, **settings: object) -> Reconstruction:
+def attacked(attack: Attack, truth: Tensor, *, defense: Defense | None = None, **settings: Any) -> Reconstruction:
     view = residual_view(WHITE, defense=defense, **settings)
     with torch.no_grad():
         seen = residual_split(defense, **settings).release(truth, seeds.generator(0, "victims"))
@@ -352,10 +356,9 @@ class TestWholeNetworks:
 
     def test_stride_is_reported_and_broken_end_to_end(self) -> None:
         truth = smooth_images(2, "victims")
-        wide = {"strided": True}
-        peeled = attacked(PeelExact(), truth, **wide)
+        peeled = attacked(PeelExact(), truth, strided=True)
         assert peeled.diagnostics.lost_dimensions["layer2.0"] >= 4 * 256 // 2
-        whole = attacked(EndToEnd(iterations=90), truth, **wide)
+        whole = attacked(EndToEnd(iterations=90), truth, strided=True)
         assert psnr(whole, truth) > 30 > psnr(peeled, truth)
         assert whole.diagnostics.details["peeled"] == ["layer2.1"]
         assert whole.diagnostics.diverged == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from leakscope.core.attack import Attack, Observed, Reconstruction
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense
 from leakscope.core.model import SplitModel
+from leakscope.core.spec import describe
 from leakscope.core.threat import Access, ThreatModel, View, grant
 from leakscope.testing import AttackContract
 from leakscope.testing.synthetic import CLASSES, image_set, small_split, small_view, smooth_images
@@ -156,9 +159,46 @@ def test_nothing_that_is_not_finite_is_ever_returned() -> None:
         torch.testing.assert_close(result.images[1], view.public.images.mean(0))
 
 
+class Constant(nn.Module):
+    """Features that no pixel moves, with a gradient of zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(1, 2, 1)
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(2 * 16 * 16, CLASSES))
+        nn.init.zeros_(self.features.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(x))
+        return scores
+
+
+@pytest.mark.parametrize("toward", ["zero", "mean"])
+def test_weight_decay_shrinks_geometrically_toward_its_centre(toward: Literal["zero", "mean"]) -> None:
+    """Where the features say nothing, x ← x − lr·2·norm·(x − c): x_t − c = (x_0 − c)(1 − 2·lr·norm)^t."""
+    with seeds.ambient(0, "constant"):
+        split = SplitModel(Constant(), "features").eval()
+    view = small_view(Search.needs, split=split)
+    with torch.no_grad():
+        seen = Observed(features=split.encode(smooth_images(2, "any")))
+    attack = Search("l2", "sgd", steps=7, learning_rate=10.0, tv=0.0, norm=5e-3, toward=toward)
+    rng = seeds.generator(0, "r")
+    found = attack.reconstruct(view, attack.prepare(view, rng), seen, rng).images
+    first = view.public.images.mean(0)
+    shrunk = first * (1 - 2 * 10 * 5e-3) ** 7 if toward == "zero" else first
+    torch.testing.assert_close(found, shrunk.expand_as(found))
+
+
+def test_what_came_later_leaves_older_keys_alone() -> None:
+    assert "toward" not in describe(Search())
+    assert describe(PRESETS["mixcon"])["toward"] == "zero"
+
+
 def test_restarts_keep_the_best_objective() -> None:
     once, _ = attacked(Search(steps=8), None)
     thrice, _ = attacked(Search(steps=8, restarts=3), None)
+    assert once.diagnostics.objective is not None
+    assert thrice.diagnostics.objective is not None
     assert thrice.diagnostics.objective <= once.diagnostics.objective
 
 

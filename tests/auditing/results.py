@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from leakscope.core.reports import ExposedShare, GroupReport, TargetReport
 from leakscope.core.results import (
     AttackResult,
     Diagnostics,
-    ExposedShare,
-    GroupReport,
     Method,
     Spread,
     Summary,
     TargetRecord,
-    TargetReport,
     ThreatRecord,
     Traits,
 )

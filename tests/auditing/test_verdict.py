@@ -9,7 +9,8 @@ import pytest
 from leakscope.auditing import verdict
 from leakscope.auditing.verdict import Gate, Judgement, evidence
 from leakscope.core.errors import UsageError
-from leakscope.core.results import Direction, EvidenceReport, Flag, TargetReport
+from leakscope.core.reports import EvidenceReport, TargetReport
+from leakscope.core.results import Direction, Flag
 from leakscope.core.words import FlagId
 
 from .results import group, report

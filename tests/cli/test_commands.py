@@ -112,17 +112,17 @@ def test_train_then_attack_uses_what_was_trained(
     assert run(app, ["attack", *chosen, *place, "--attack", "ridge", "--victims", "8"]) == 0
     rows = _json(capsys)
     assert isinstance(rows, list)
-    assert rows[0]["target"] == trained[0]["key"]
+    assert rows[0]["target"]["key"] == trained[0]["key"]
     assert sorted(path.name for path in store.glob("entries/trained/*/*")) == before
     pictures = load_file(Path(place[3]) / "reconstructions.safetensors")
-    assert pictures["truth"].shape == pictures[rows[0]["key"]].shape == (8, 1, 8, 8)
+    assert pictures["truth"].shape == pictures[rows[0]["result"]["key"]].shape == (8, 1, 8, 8)
     assert (Path(place[3]) / "sheet.png").exists()
     # The same weights from a file give the same network, trained or not.
     weights = ["--data", "digits", "--cut", "features.2", "--weights", str(saved), "--json", "--attack", "ridge"]
     assert run(app, ["attack", *weights, *place[:2], "--victims", "8"]) == 0
     again = _json(capsys)
     assert isinstance(again, list)
-    assert again[0]["metrics"] == rows[0]["metrics"]
+    assert again[0]["result"]["metrics"] == rows[0]["result"]["metrics"]
 
 
 def test_own_model_weights_and_pictures(tmp_path: Path, place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_own_model_weights_and_pictures(tmp_path: Path, place: list[str], capsys
     document = _json(capsys)
     assert code in (0, 4)
     assert isinstance(document, dict)
-    assert document["results"][0]["cut"] == "features.3"
+    assert document["targets"][0]["record"]["cut"] == "features.3"
     assert not list((Path(place[1]) / "entries").glob("trained/*"))
 
 

@@ -126,7 +126,8 @@ class Masked(nn.Module):
         self.fc = nn.Linear(16, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.block(x.flatten(1), input2=x.flatten(1)))
+        scores: Tensor = self.fc(self.block(x.flatten(1), input2=x.flatten(1)))
+        return scores
 
 
 def test_layers_with_several_arguments_are_narrowed_too() -> None:

@@ -237,11 +237,11 @@ def test_two_owners_of_the_gradient_step_are_refused() -> None:
         lambda: CEM(-1),
         lambda: CEM(sigma=0),
         lambda: CEM(clusters=0),
-        lambda: CEM(schedule="cosine"),
+        lambda: CEM(schedule="cosine"),  # type: ignore[arg-type]
         lambda: CEMLogDet(-1),
         lambda: CEMLogDet(memory=1),
         lambda: CEMLogDet(clusters=0),
-        lambda: CEMLogDet(schedule="cosine"),
+        lambda: CEMLogDet(schedule="cosine"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_fields_are_refused(made: Callable[[], Defense]) -> None:

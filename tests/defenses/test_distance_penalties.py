@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -148,7 +149,12 @@ def test_distance_correlation_of_a_similarity_is_one() -> None:
 @pytest.mark.parametrize("constant", [0.0, 0.7])
 def test_constant_features_give_finite_gradients(labels: list[int], constant: float) -> None:
     x, y = torch.rand(4, 3, generator=seeds.generator(0, "x")), torch.tensor(labels)
-    for loss in (lambda z: mixcon(z, y, 0.01, 1e-6), lambda z: unicon(z, y), lambda z: distance_correlation(x, z)):
+    losses: list[Callable[[Tensor], Tensor]] = [
+        lambda z: mixcon(z, y, 0.01, 1e-6),
+        lambda z: unicon(z, y),
+        lambda z: distance_correlation(x, z),
+    ]
+    for loss in losses:
         z = torch.full((4, 6), constant, requires_grad=True)
         value = loss(z)
         value.backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -102,9 +103,8 @@ def test_epsilon_is_that_of_the_gaussian_mechanism() -> None:
     def delta(epsilon: float) -> float:
         """Balle and Wang, "Improving the Gaussian mechanism", 2018, theorem 8."""
         mu = math.sqrt(steps) / sigma
-        phi = torch.distributions.Normal(0.0, 1.0).cdf
-        first = phi(torch.tensor(mu / 2 - epsilon / mu, dtype=torch.float64)).item()
-        return first - math.exp(epsilon) * phi(torch.tensor(-mu / 2 - epsilon / mu, dtype=torch.float64)).item()
+        phi = NormalDist().cdf
+        return phi(mu / 2 - epsilon / mu) - math.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
 
     epsilon = defense.epsilon(1.0, steps)
     assert epsilon is not None
@@ -131,12 +131,13 @@ def test_the_notes_give_the_budget_and_the_warning() -> None:
 def test_batch_normalisation_becomes_group_normalisation_with_its_scale() -> None:
     data = image_set(4, "dp")
     with seeds.ambient(0, "dp"):
+        norm = nn.BatchNorm2d(8)
         model = nn.Sequential(
-            nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(),
+            nn.Conv2d(1, 8, 3), norm, nn.ReLU(inplace=True), nn.Flatten(),
             nn.Linear(8 * 14 * 14, 6), nn.BatchNorm1d(6), nn.Linear(6, 3),
         )  # fmt: skip
     with torch.no_grad():
-        model[1].weight.fill_(2.0)
+        norm.weight.fill_(2.0)
     split = DpSgd().rebuild(SplitModel(model, "2").eval(), data.images)
     assert isinstance(model[1], nn.BatchNorm2d)  # the network it was made from is untouched
     assert model[2].inplace

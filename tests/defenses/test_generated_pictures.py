@@ -117,7 +117,7 @@ def test_inversions_are_what_the_network_is_surer_of() -> None:
     aux = step.aux
     assert isinstance(aux, Deceiver)
     with torch.no_grad():  # a network with opinions
-        split.model.get_submodule("rest.3").weight.mul_(20)  # type: ignore[operator, union-attr]
+        split.model.get_submodule("rest.3").weight.mul_(20)  # type: ignore[operator]
     before = {name: value.clone() for name, value in split.state_dict().items()}
     aux.search(step, 20)
     assert all(torch.equal(value, before[name]) for name, value in split.state_dict().items())
@@ -164,9 +164,9 @@ def test_the_memory_is_elastic_weight_consolidation() -> None:
     shift = 0.1
     with torch.no_grad():
         for p in split.parameters():
-            p += shift
+            p.add_(shift)
     penalty = defense.penalty(replace(tuned, rng=seeds.generator(5, "r")))
-    step.aux.deceiver.searched.fill_(-1)  # type: ignore[operator, union-attr]
+    step.aux.deceiver.searched.fill_(-1)  # type: ignore[operator]
     misled = alone.penalty(replace(tuned, aux=step.aux.deceiver, rng=seeds.generator(5, "r")))
     assert penalty is not None
     assert misled is not None

@@ -43,6 +43,12 @@ def test_it_replaces_the_layer_of_the_scores() -> None:
     assert split.cut == original.cut
 
 
+def _before_the_layer(split: SplitModel) -> nn.Module:
+    rest = split.model.get_submodule("rest")
+    assert isinstance(rest, nn.Sequential)
+    return rest[:3]
+
+
 def test_scores_are_the_formula_with_the_noise_of_the_generator() -> None:
     split, x = _built(Mid(0.01))
     layer = split.model.get_submodule("rest.3")
@@ -50,7 +56,7 @@ def test_scores_are_the_formula_with_the_noise_of_the_generator() -> None:
     with torch.no_grad():
         layer.statistics.bias[16:] += 5  # so that the noise shows
         scores = split.run(x, seeds.generator(3, "noise")).scores
-        features = split.model.get_submodule("rest")[:3](split.encode(x))
+        features = _before_the_layer(split)(split.encode(x))
         mean, raw = layer.statistics(features).chunk(2, 1)
         noise = torch.randn(mean.shape, generator=seeds.generator(3, "noise"))
         expected = layer.scores(mean + nn.functional.softplus(raw - 5) * noise)
@@ -75,7 +81,7 @@ def test_the_penalty_is_that_of_the_private_pictures() -> None:
     assert isinstance(layer, Variational)
     split.train()
     split.run(x)
-    features = split.model.get_submodule("rest")[:3](split.encode(x))
+    features = _before_the_layer(split)(split.encode(x))
     mean, raw = layer.statistics(features).chunk(2, 1)
     expected = divergence(mean, nn.functional.softplus(raw - 5)).mean()
     split.run(torch.zeros_like(x))  # a second pass in the same step, of a generator's pictures

@@ -70,9 +70,9 @@ def test_noise_is_fresh_repeatable_and_off_in_training() -> None:
     x = image_set(8, "noise").images
     first, twin = (DEFENSE.rebuild(_chain(), x[:2]) for _ in range(2))
     ambient = torch.random.get_rng_state()
-    calls = [first.encode(x) for _ in range(2)]
-    assert not torch.allclose(*calls, atol=0.1)
-    assert all(torch.equal(a, twin.encode(x)) for a in calls)
+    once, again = (first.encode(x) for _ in range(2))
+    assert not torch.allclose(once, again, atol=0.1)
+    assert all(torch.equal(a, twin.encode(x)) for a in (once, again))
     assert torch.equal(ambient, torch.random.get_rng_state())
     torch.testing.assert_close(first.train().encode(x), 6 * x)
 

@@ -173,7 +173,7 @@ class TestPatrol(DefenseContract):
                 assert set((layer.bias == 0).nonzero().flatten().tolist()) == gone
             with torch.no_grad():
                 for p in split.parameters():
-                    p += 0.1
+                    p.add_(0.1)
             defense.after_step(split, aux)
         assert sum(defense.notes(split, aux).values()) == 8
 

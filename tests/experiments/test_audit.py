@@ -19,7 +19,8 @@ from torch import Tensor, nn
 import leakscope
 from leakscope.core.defense import DEFENSES, Defense
 from leakscope.core.errors import UsageError
-from leakscope.core.results import AuditReport, from_json
+from leakscope.core.reports import AuditReport
+from leakscope.core.results import from_json
 from leakscope.core.seeds import ambient
 from leakscope.core.words import Control
 from leakscope.experiments.config import AuditConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from leakscope.core.defense import build_defense
-from leakscope.core.results import AuditReport
+from leakscope.core.reports import AuditReport
 from leakscope.experiments.bounds import released_noise
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.plan import make_plan
@@ -43,6 +43,8 @@ def test_no_attack_beats_it_and_more_noise_raises_it(report: AuditReport) -> Non
         bound, measured = target.bound, target.worst_case["mse"].mean
         assert bound is not None
         assert 0 < bound.entropy <= bound.rate <= measured
+        assert 0 <= bound.fisher <= measured
+        assert bound.fisher <= bound.unbiased
         assert bound.assumptions
         rates.append((bound.rate, bound.blind))
     (little, _), (much, blind), _ = rates
@@ -56,6 +58,18 @@ def test_it_stands_apart_from_what_was_measured(report: AuditReport) -> None:
     text = markdown(report)
     assert "Computed, not measured" in text
     assert "It assumes that pictures are Gaussian" in text
+    assert "MSE at least (Fisher)" in text
+
+
+def test_fisher_information_is_used_where_features_do_not_jump(report: AuditReport) -> None:
+    _, little, much, pruned = (target.bound for target in report.targets)
+    assert little is not None
+    assert much is not None
+    assert pruned is not None
+    assert 0 < little.fisher < much.fisher
+    assert much.unbiased == pytest.approx(400 * little.unbiased, rel=1e-5)  # twenty times the noise
+    assert 0 < much.fisher <= much.blind
+    assert pruned.fisher == pruned.unbiased == 0  # what is kept of the features changes at once
 
 
 @pytest.mark.parametrize(
@@ -65,6 +79,9 @@ def test_it_stands_apart_from_what_was_measured(report: AuditReport) -> None:
         ("gaussian:sigma=0", None),
         ("gaussian:sigma=0.2,at_release=false", None),
         ("laplace:scale=0.2", None),
+        ("gaussian:sigma=0.2,layers=dense,in_training=false", None),
+        ("fisher-noise:bound=0.01", 1.0),
+        ("fisher-noise:bound=0", None),
         ("cem-logdet+gaussian:sigma=0.3+gaussian:sigma=0.1", 0.3),
     ],
 )

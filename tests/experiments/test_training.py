@@ -120,6 +120,15 @@ def test_validation_accuracy_is_measured() -> None:
     assert history.validation[-1] > 0.9
 
 
+class Counters(nn.Module):
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(()))
+        self.register_buffer("steps", torch.zeros(()))
+
+
 @dataclass(frozen=True)
 class Recording(Defense):
     """Counts its hooks in the module it carries, and learns one parameter of its own."""
@@ -129,33 +138,33 @@ class Recording(Defense):
     weight: float = 1.0
 
     def setup(self, split: SplitModel, data: ImageSet, rng: torch.Generator) -> nn.Module:
-        aux = nn.Module()
-        aux.gain = nn.Parameter(torch.ones(()))
-        aux.register_buffer("steps", torch.zeros(()))
-        return aux
+        return Counters()
 
     def trainable(self, split: SplitModel) -> set[str]:
         return {name for name in super().trainable(split) if "model.5" in name}
 
     def penalty(self, step: Step) -> Tensor | None:
-        return self.weight * (step.aux.gain - 3) ** 2
+        assert isinstance(step.aux, Counters)
+        return self.weight * (step.aux.gain - 3).square()
 
     def after_step(self, split: SplitModel, aux: nn.Module) -> None:
+        assert isinstance(aux, Counters)
         aux.steps += 1
 
     def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, float]:
+        assert isinstance(aux, Counters)
         return {"gain": aux.gain.item(), "steps": aux.steps.item()}
 
 
 def test_hooks_are_called_and_frozen_weights_stay() -> None:
     for defense in (Recording(), Stack((Recording(), Gaussian(sigma=0.0)))):
         split = _split(defense)
-        before = split.model[0].weight.clone()  # type: ignore[index, union-attr]
+        before = split.model[0].weight.clone()  # type: ignore[index]
         split, _, notes = train(split, _data(), Training(epochs=2, batch=20, learning_rate=0.1), seed=0, device=CPU)
         notes = notes.get("recording", notes)
         assert notes["steps"] == 20
         assert notes["gain"] > 1.5
-        assert torch.equal(split.model[0].weight, before)  # type: ignore[index, union-attr]
+        assert torch.equal(split.model[0].weight, before)  # type: ignore[index]
 
 
 def test_divergence_stops_with_epoch_batch_and_remedy() -> None:

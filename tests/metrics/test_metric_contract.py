@@ -11,10 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leakscope.core.errors import UsageError
-from leakscope.core.metric import METRICS, Reference
+from leakscope.core.metric import METRICS, Metric, Reference
 
 WITHOUT_FILE = ["mse", "psnr", "ssim", "cosine", "leak", "psim:random-conv", "fid:random-conv", "fid:pixels"]
 WITH_FILE = ["lpips", "psim:alexnet", "fid:alexnet"]
+
+
+def build(spec: str) -> Metric:
+    """A metric that compares pictures; measures of identities share the register."""
+    metric = METRICS.build(spec)
+    assert isinstance(metric, Metric)
+    return metric
 
 
 def pictures(n: int = 24, channels: int = 3, side: int = 24) -> Tensor:
@@ -37,7 +44,7 @@ def test_the_metrics_of_the_issue_are_registered() -> None:
 
 @pytest.mark.parametrize("spec", WITHOUT_FILE + WITH_FILE)
 def test_more_noise_leaks_less_and_nothing_is_changed(spec: str, stand_in_root: Path) -> None:
-    metric, truth = METRICS.build(spec), pictures()
+    metric, truth = build(spec), pictures()
     assert metric.unavailable(stand_in_root) is None
     before = truth.clone()
     means = []
@@ -59,7 +66,7 @@ def test_more_noise_leaks_less_and_nothing_is_changed(spec: str, stand_in_root: 
 @pytest.mark.parametrize("spec", WITHOUT_FILE + WITH_FILE)
 def test_values_belong_to_images(spec: str, stand_in_root: Path) -> None:
     """Permuting the images permutes the values (or leaves the value of a set alone)."""
-    metric, truth = METRICS.build(spec), pictures()
+    metric, truth = build(spec), pictures()
     guess, order = noisy(truth, 0.1), torch.randperm(len(truth), generator=torch.Generator().manual_seed(2))
     values = metric(guess, truth, reference(truth, stand_in_root))
     permuted = metric(guess[order], truth[order], reference(truth, stand_in_root))
@@ -79,7 +86,7 @@ def test_values_belong_to_images(spec: str, stand_in_root: Path) -> None:
     ids=["signed", "8-bit range", "nan", "fewer", "uint8"],
 )
 def test_wrong_pictures_are_refused(spec: str, spoil, message: str, stand_in_root: Path) -> None:  # type: ignore[no-untyped-def]
-    metric, truth = METRICS.build(spec), pictures()
+    metric, truth = build(spec), pictures()
     with pytest.raises(ValueError, match=message):
         metric(spoil(truth), truth, reference(truth, stand_in_root))
     if spoil(truth).shape == truth.shape:
@@ -90,26 +97,26 @@ def test_wrong_pictures_are_refused(spec: str, spoil, message: str, stand_in_roo
 def test_empty_sets_are_refused() -> None:
     empty = torch.zeros(0, 1, 8, 8)
     with pytest.raises(ValueError, match="nothing to measure"):
-        METRICS.build("mse")(empty, empty, Reference(empty))
+        build("mse")(empty, empty, Reference(empty))
 
 
 def test_rounding_past_the_range_is_forgiven() -> None:
     truth = pictures()
-    METRICS.build("ssim")(truth * 0 + 1 + 5e-5, truth, reference(truth))
+    build("ssim")(truth * 0 + 1 + 5e-5, truth, reference(truth))
 
 
 @pytest.mark.parametrize("spec", ["mse", "cosine", "leak"])
 def test_points_have_no_range(spec: str) -> None:
     """The gaussians set: N×D×1×1, any value."""
     truth = 3 * torch.randn(30, 10, 1, 1, generator=torch.Generator().manual_seed(0))
-    assert METRICS.build(spec)(truth + 0.1, truth, reference(truth)).isfinite().all()
+    assert build(spec)(truth + 0.1, truth, reference(truth)).isfinite().all()
     with pytest.raises(ValueError, match="pixels in"):
-        METRICS.build("psnr")(truth, truth, reference(truth))
+        build("psnr")(truth, truth, reference(truth))
 
 
 @pytest.mark.parametrize("spec", [*WITH_FILE, "fid:inception", "identity"])
 def test_a_missing_file_is_named_with_a_remedy_and_never_replaced(spec: str, tmp_path: Path) -> None:
-    metric, truth = METRICS.build(spec), pictures(4, 3, 64)
+    metric, truth = build(spec), pictures(4, 3, 64)
     assert "LEAKSCOPE_DATA" in str(metric.unavailable(None))
     reason = metric.unavailable(tmp_path)
     assert reason is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,8 @@ def with_moments(n: int, mean: Tensor, root: Tensor, seed: int) -> Tensor:
     """Rows whose sample mean and covariance are exactly `mean` and rootᵀ·root."""
     white = rows(n, len(mean), seed)
     white = white - white.mean(0)
-    white = torch.linalg.qr(white).Q * (n - 1) ** 0.5
-    return mean + white @ root
+    orthonormal: Tensor = torch.linalg.qr(white).Q
+    return mean + math.sqrt(n - 1) * orthonormal @ root
 
 
 def via_sqrtm(a: Tensor, b: Tensor) -> float:

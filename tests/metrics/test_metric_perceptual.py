@@ -83,11 +83,11 @@ def test_symmetric_positive_and_zero_for_the_truth(seed: int, stand_in_root: Pat
 
 def test_small_and_grey_pictures_are_enlarged_and_repeated(stand_in_root: Path) -> None:
     guess, truth = pictures(2, 1, 28, 14), pictures(2, 1, 28, 14, seed=1)
-    large = [
+    large_guess, large_truth = (
         F.interpolate(image, size=(128, 64), mode="bilinear", align_corners=False).repeat(1, 3, 1, 1)
         for image in (guess, truth)
-    ]
-    torch.testing.assert_close(lpips(guess, truth, stand_in_root), lpips(*large, stand_in_root))
+    )
+    torch.testing.assert_close(lpips(guess, truth, stand_in_root), lpips(large_guess, large_truth, stand_in_root))
     with pytest.raises(UsageError, match="not 2 channels"):
         lpips(pictures(1, 2, 64, 64), pictures(1, 2, 64, 64), stand_in_root)
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
 
-from leakscope.core.metric import METRICS
+from leakscope.core.metric import METRICS, Metric, Reference
 from leakscope.core.seeds import generator
 from leakscope.core.spec import describe
 from leakscope.experiments.experiment import score_key
 from leakscope.metrics import recognition as measures
-from leakscope.metrics.recognition import Judged, neighbourhoods
+from leakscope.metrics.recognition import IdentityMetric, Judged, neighbourhoods
 
-OURS = [METRICS.build(name) for name in METRICS if METRICS[name].goal == "identities"]
+#: All but the one that reads pictures with a network of its own.
+OURS = [METRICS.build(name) for name in METRICS if METRICS[name].goal == "identities" and name != "fid-identities"]
 
 
 def recognition(it: Judged) -> dict[str, torch.Tensor]:
@@ -33,6 +35,23 @@ def judged(k: int = 4, m: int = 3, classes: int = 7, d: int = 5, per_class: int 
         private=torch.randn(classes * per_class, d, generator=rng),
         labels=torch.arange(classes * per_class) % classes,
         ceiling=0.9,
+        guess=torch.rand(k * m, 3, 8, 8, generator=rng),
+        pictures=torch.rand(classes * per_class, 3, 8, 8, generator=rng),
+        embedded=_embedded(k, m, classes, per_class),
+    )
+
+
+def _embedded(k: int, m: int, classes: int, per_class: int) -> Judged:
+    """Another opinion on the same reconstructions."""
+    rng = generator(0, "embedded")
+    return Judged(
+        classes=torch.tensor([0, 2, 3, 6])[:k],
+        scores=torch.randn(k, m, classes, generator=rng),
+        features=torch.randn(k, m, 4, generator=rng),
+        believed=torch.zeros(k, m).long(),
+        private=torch.randn(classes * per_class, 4, generator=rng),
+        labels=torch.arange(classes * per_class) % classes,
+        ceiling=0.8,
     )
 
 
@@ -52,6 +71,13 @@ def test_every_measure_equals_a_loop_over_pictures() -> None:
             rows["knn"].append(min(float((it.features[i, j] - other).square().sum()) for other in own))
             rows["centroid"].append(float((it.features[i, j] - own.mean(0)).norm()))
             rows["leak"].append((float(ranking[0] == identity) - 1 / 7) / (0.9 - 1 / 7))
+            other = it.embedded
+            assert other is not None
+            named = int(other.scores[i, j].argmax()) == identity
+            rows["attack-accuracy:embedder"].append(float(named))
+            rows["leak:embedder"].append((float(named) - 1 / 7) / (0.8 - 1 / 7))
+            theirs = other.private[other.labels == identity]
+            rows["delta"].append(min(float((other.features[i, j] - one).square().sum()) for one in theirs))
         for name, values in rows.items():
             assert got[name][i].item() == pytest.approx(sum(values) / len(values), rel=1e-4, abs=1e-6), name
 
@@ -107,7 +133,8 @@ def test_a_collapsed_attack_has_precision_and_density_but_no_recall() -> None:
     fake = torch.full((6, 1), 4.5)
     got = neighbourhoods(real, fake, 1)
     # Balls of radius 1 around 4 and 5 hold 4.5; fake balls have radius 0.
-    assert got == (1.0, 0.0, 2.0, pytest.approx(0.2))
+    assert (got.precision, got.recall, got.density) == (1.0, 0.0, 2.0)
+    assert got.coverage == pytest.approx(0.2)
 
 
 def test_set_measures_look_at_all_reconstructions_together() -> None:
@@ -136,3 +163,26 @@ def test_a_changed_formula_changes_the_key_of_its_scores() -> None:
         revision = 2
 
     assert score_key("a", OURS, None) != score_key("a", [Revised(), *OURS[1:]], None)
+
+
+def test_pictures_of_identities_are_compared_with_those_of_the_attacked() -> None:
+    """The same distance as `fid` gives for the same two sets, in any network."""
+    it = judged()
+    assert it.guess is not None
+    assert it.pictures is not None
+    own = it.pictures[torch.isin(it.labels, it.classes)]
+    for network in ("random-conv", "pixels"):
+        metric = METRICS.build({"kind": "fid-identities", "network": network})
+        whole = METRICS.build({"kind": "fid", "network": network})
+        assert metric.name == whole.name
+        assert isinstance(metric, IdentityMetric)
+        assert isinstance(whole, Metric)
+        assert float(metric(replace(it, guess=own))) == pytest.approx(0, abs=1e-3)
+        guess = torch.cat([it.guess, it.guess.flip(-1)])  # as many as there are originals, which `fid` demands
+        expected = whole(guess, own, Reference(own, None))
+        torch.testing.assert_close(metric(replace(it, guess=guess)), expected)
+
+
+def test_without_a_face_embedding_nothing_is_said_in_its_name() -> None:
+    with pytest.raises(ValueError, match=r"evaluator\.embedder"):
+        measures.recognition(replace(judged(), embedded=None), [METRICS.build("delta")])

@@ -30,7 +30,9 @@ class TestMetrics(MetricContract):
 
     @pytest.fixture
     def metric(self, spec: str) -> Metric:
-        return METRICS.build(spec)
+        metric = METRICS.build(spec)
+        assert isinstance(metric, Metric)
+        return metric
 
     @pytest.fixture
     def root(self, stand_in_root: Path) -> Path:
@@ -42,7 +44,9 @@ class TestIdentity(MetricContract):
 
     @pytest.fixture
     def metric(self) -> Metric:
-        return METRICS.build("identity")
+        metric = METRICS.build("identity")
+        assert isinstance(metric, Metric)
+        return metric
 
     @pytest.fixture
     def root(self, shared_data: Path) -> Path:

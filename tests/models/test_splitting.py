@@ -77,7 +77,8 @@ class InPlace(nn.Module):
         self.fc = nn.Linear(256, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.act(self.conv(x)).flatten(1))
+        scores: Tensor = self.fc(self.act(self.conv(x)).flatten(1))
+        return scores
 
 
 class Twice(InPlace):
@@ -88,7 +89,8 @@ class Twice(InPlace):
         self.shared = nn.Conv2d(4, 4, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.shared(self.act(self.shared(self.conv(x)))).flatten(1))
+        scores: Tensor = self.fc(self.shared(self.act(self.shared(self.conv(x)))).flatten(1))
+        return scores
 
 
 class Bypassed(InPlace):
@@ -100,7 +102,8 @@ class Bypassed(InPlace):
         self.joined = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.joined(self.act(self.conv(x)) + self.side(x)).flatten(1))
+        scores: Tensor = self.fc(self.joined(self.act(self.conv(x)) + self.side(x)).flatten(1))
+        return scores
 
 
 class NoScores(InPlace):
@@ -119,7 +122,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states, _ = self.rows(x[:, 0])
-        return self.fc(self.mixed(states).flatten(1))
+        scores: Tensor = self.fc(self.mixed(states).flatten(1))
+        return scores
 
 
 X = torch.rand(2, 1, 8, 8, generator=seeds.generator(0, "x"))

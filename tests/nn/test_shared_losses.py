@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leakscope.attacks._losses import Perceptual, one_minus_ssim
-from leakscope.core.metric import METRICS, Reference
+from leakscope.core.metric import METRICS, Metric, Reference
 from leakscope.nn.alexnet import FILE
 from leakscope.nn.ssim import ssim_map
 from leakscope.testing.synthetic import CPU, smooth_images
@@ -16,8 +16,10 @@ from leakscope.testing.synthetic import CPU, smooth_images
 
 def test_the_ssim_loss_is_one_minus_the_metric() -> None:
     guess, truth = smooth_images(3, "guess", (3, 20, 24)), smooth_images(3, "truth", (3, 20, 24))
-    metric = METRICS.build("ssim")(guess, truth, Reference(truth))
-    assert one_minus_ssim(guess, truth).item() == pytest.approx(1 - metric.mean().item(), abs=1e-6)
+    metric = METRICS.build("ssim")
+    assert isinstance(metric, Metric)
+    values = metric(guess, truth, Reference(truth))
+    assert one_minus_ssim(guess, truth).item() == pytest.approx(1 - values.mean().item(), abs=1e-6)
 
 
 def test_ssim_of_bright_pictures_keeps_its_digits_in_single_precision() -> None:
@@ -31,4 +33,6 @@ def test_ssim_of_bright_pictures_keeps_its_digits_in_single_precision() -> None:
 def test_the_perceptual_loss_is_the_metric(shared_data: Path) -> None:
     guess, truth = smooth_images(2, "guess", (3, 32, 32)), smooth_images(2, "truth", (3, 32, 32))
     loss = Perceptual(str(shared_data / "weights" / FILE), CPU)
-    assert torch.equal(loss.distance(guess, truth), METRICS.build("lpips")(guess, truth, Reference(truth, shared_data)))
+    metric = METRICS.build("lpips")
+    assert isinstance(metric, Metric)
+    assert torch.equal(loss.distance(guess, truth), metric(guess, truth, Reference(truth, shared_data)))

@@ -38,9 +38,10 @@ def test_losses_by_hand() -> None:
     images = torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)])
     logits = torch.tensor([[0.0, 1.0]])
     soft = torch.tensor([[0.25, 0.75], [0.25, 0.75]])
-    half = nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.Unflatten(1, (1, 2, 2)))
-    nn.init.zeros_(half[1].weight)
-    nn.init.constant_(half[1].bias, 0.5)
+    linear = nn.Linear(3, 4)
+    nn.init.zeros_(linear.weight)
+    nn.init.constant_(linear.bias, 0.5)
+    half = nn.Sequential(nn.Flatten(), linear, nn.Unflatten(1, (1, 2, 2)))
     game = LabelledGame(images, soft, Batches(images, 8, CPU), 3, entropy=0.1)
     assert game.batches.size == 2
     players = Players(half, _Fixed(logits))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+import torch
 
 from leakscope.core.results import Flag, Summary, to_json
 from leakscope.core.spec import digest
@@ -28,12 +27,11 @@ TEXTS = {"md": leaderboard_markdown, "tex": leaderboard_latex, "csv": leaderboar
 
 
 def put(root: Path, kind: str, key: str, record: Mapping[str, Any], tensors: Any = None) -> None:
-    """One entry of a store, without the care a real writer takes."""
-    folder = root / "entries" / kind / key[:2] / key
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "record.json").write_text(json.dumps(record))
-    if tensors is not None:
-        save_file(tensors, folder / "tensors.safetensors")
+    """One entry of a store; a later one replaces it."""
+    store = Store(root)
+    store.discard(kind, key)
+    plain = None if tensors is None else {name: torch.from_numpy(array) for name, array in tensors.items()}
+    store.put(kind, key, record, plain)
 
 
 def entry(

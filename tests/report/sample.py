@@ -12,27 +12,29 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from safetensors.numpy import save_file
 
-from leakscope.core.results import (
-    AttackResult,
+from leakscope.core.reports import (
     AuditReport,
     ControlReport,
-    ControlResult,
     DataRecord,
-    Diagnostics,
-    Direction,
     EvidenceReport,
     ExposedShare,
-    Flag,
     GateReport,
     GroupReport,
-    Method,
-    MetricInfo,
     PartRecord,
     ShownPictures,
+    TargetReport,
+)
+from leakscope.core.results import (
+    AttackResult,
+    ControlResult,
+    Diagnostics,
+    Direction,
+    Flag,
+    Method,
+    MetricInfo,
     Spread,
     Summary,
     TargetRecord,
-    TargetReport,
     ThreatRecord,
     Traits,
     to_json,

@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 from leakscope.core.errors import UsageError
-from leakscope.core.results import SCHEMA, AuditReport, audit_schema, from_json, to_json
+from leakscope.core.reports import SCHEMA, AuditReport, audit_schema
+from leakscope.core.results import from_json, to_json
 from leakscope.core.words import CONTROLS, EVIDENCE, FLAGS, LEVELS, SEVERITIES, VERDICTS, Control, FlagId, Verdict
 from leakscope.report.words import ACCESS
 

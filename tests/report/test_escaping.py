@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from leakscope.core.results import AuditReport, from_json, to_json
+from leakscope.core.reports import AuditReport
+from leakscope.core.results import from_json, to_json
 from leakscope.report import render_html
 from leakscope.report.pictures import WORST
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from leakscope.core.results import AuditReport
+from leakscope.core.reports import AuditReport
 from leakscope.core.words import VERDICTS
 from leakscope.report import junit
 

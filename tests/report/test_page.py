@@ -13,17 +13,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from leakscope.core.results import (
-    BlockRow,
-    Blocks,
-    BlockTable,
-    Bound,
-    Flag,
-    MetricInfo,
-    Summary,
-)
+from leakscope.core.reports import BlockRow, Blocks, BlockTable, Bound
+from leakscope.core.results import Flag, MetricInfo, Summary
 from leakscope.core.words import EVIDENCE, VERDICTS, FlagId, Verdict
 from leakscope.report import render_html
+from leakscope.report.summary import markdown
 from leakscope.report.targets import short_names
 from leakscope.report.words import ACCESS, ANY, FLOORS, FRAMEWORKS, GLOSSARY, IDENTITIES, PICTURES
 
@@ -265,6 +259,20 @@ def test_blocks_and_bounds_are_drawn() -> None:
     assert drawn.open == []
     for told in ("layer1.2", "recovered", "partly", "hidden", "16×14×14", "the noise is Gaussian", "0.100"):
         assert told in drawn.text, told  # 78.4 nats over 784 pixels
+
+
+@pytest.mark.parametrize(("share", "told"), [(1.01, "beaten"), (0.9, "tight"), (0.5, "2.0 times the bound")])
+def test_how_near_the_best_attack_comes_to_a_bound_is_said(share: float, told: str) -> None:
+    audit, pictures = sample()
+    target = audit.targets[0]
+    results = audit.of_target(target.record.key)
+    error = min(result.metrics["mse"].mean for result in results)
+    bound = Bound(0.5, 0.0, 0.0, 0.05, 78.4, 784, 1000, ("the noise is Gaussian",), fisher=share * error)
+    bounded = replace(audit, targets=(replace(target, bound=bound), *audit.targets[1:]))
+    page, text = Page(render_html(bounded, pictures)).text, markdown(bounded)
+    for form in (page, text):
+        assert told in form
+        assert ("believe the attack" in form) == (told == "beaten")
 
 
 def test_one_target_is_not_plotted() -> None:

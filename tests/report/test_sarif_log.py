@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from leakscope.core.results import AuditReport
+from leakscope.core.reports import AuditReport
 from leakscope.core.words import VERDICTS
 from leakscope.report import sarif
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from markdown_it import MarkdownIt
 
-from leakscope.core.results import AuditReport
+from leakscope.core.reports import AuditReport
 from leakscope.core.words import VERDICTS, FlagId, Verdict
 from leakscope.report import markdown
 

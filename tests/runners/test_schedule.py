@@ -25,7 +25,7 @@ from leakscope.store import Store
 def no_waiting_for_the_disk() -> Iterator[None]:
     """Durability is the store's own test; here hundreds of entries are written."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("leakscope.store.directory._sync", lambda path: None)
+        patch.setattr("os.fsync", lambda handle: None)
         yield
 
 
@@ -82,7 +82,7 @@ def test_needs_come_first_and_nothing_runs_twice(
     counts = run_jobs(Schedule.of(jobs, store), runner, store)
     places = {name: place for place, name in enumerate(runner.order)}
     assert len(places) == len(runner.order)
-    doomed = set()
+    doomed: set[str] = set()
     for each in jobs:
         if each.id in failing or doomed & set(each.needs):
             doomed.add(each.id)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import pytest
 
@@ -14,15 +14,22 @@ from leakscope.cli import app, run
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Kind
 from leakscope.experiments.config import AuditConfig
+from leakscope.stats.words import Verdict
 from leakscope.studies import markdown
 from leakscope.studies import study as studies
-from leakscope.studies.study import Runs, Study
+from leakscope.studies.claims import Claim
+from leakscope.studies.page import Columns
+from leakscope.studies.picks import Pick
+from leakscope.studies.records import Drawn, Number, Part
+from leakscope.studies.study import Runs, Study, read_part
 
 CONFIG = """
 data: digits
-splits: {private: 200, heldout: 100, public: 200}
-model: {kind: convnet}
+splits: {private: 60, heldout: 40, public: 60}
+model: {kind: mlp, widths: [8, 8]}
+cuts: [relu1]
 attacks: [ridge]
+metrics: [leak, mse]
 victims: 8
 training: {epochs: 1}
 variants:
@@ -41,20 +48,21 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     @table.register("counted")
     @dataclass(frozen=True)
     class Counted(Study):
-        """Counts victims."""
+        """Compares two variants."""
 
-        part: str = "here"
+        title: ClassVar[str] = "Counted"
+        question: ClassVar[str] = "How many?"
+        columns: ClassVar[Columns] = (("leak", "Leak"),)
+        trial: str = ""
+        note: str = "A note."
 
-        def measure(self, runs: Runs) -> dict[str, Any]:
-            counts = {name: len(run.values(run.rows[0])["leak"]) for name, run in runs.runs.items()}
-            same = all(len(run.guess(run.rows[0])) == counts[name] for name, run in runs.runs.items())
-            return {"counts": counts, "guesses": same}
+        def claims(self) -> Sequence[Claim]:
+            return [Claim("c", "one leaks less than two", "nobody", Pick(variant="one"), Pick(variant="two"))]
 
-        def page(self, parts: Mapping[str, Any]) -> str:
-            return "\n".join(f"{part} {figures['counts']}" for part, figures in parts.items())
-
-        def pictures(self, runs: Runs) -> dict[str, bytes]:
-            return {"dot.png": b"png"}
+        def pictures(self, runs: Runs, part: Part) -> Sequence[tuple[Drawn, bytes]]:
+            assert all(len(run.guess(run.entries[0].result)) == len(run.values(run.entries[0].result)["leak"])
+                       for run in runs.runs.values())  # fmt: skip
+            return [(Drawn("dot.png", "A dot"), b"png")]
 
     monkeypatch.setattr(table, "_complete", True)
     monkeypatch.setattr(studies, "STUDIES", table)
@@ -68,12 +76,23 @@ def test_variants_become_a_page(tmp_path: Path) -> None:
     code = run(app, ["audit", str(config), "--store", str(tmp_path / "store"), "--out", str(out), "--quiet"])
     assert code in {0, 4}
     assert {path.parent.name for path in out.glob("*/report.html")} == {"one", "two"}
-    figures = json.loads((tmp_path / "docs/counted/here.json").read_text())
-    assert figures["counts"] == {"one": 8, "two": 6}
-    assert figures["guesses"]
-    assert figures["origin"]["data"] == "digits"
-    assert (tmp_path / "docs/counted/here-dot.png").read_bytes() == b"png"
-    assert (tmp_path / "docs/counted.md").read_text() == "here {'one': 8, 'two': 6}"
+    part = read_part(tmp_path / "docs/counted/digits.json")
+    assert [(row.variant, row.victims, row.seeds) for row in part.rows] == [("one", 8, (1,)), ("two", 6, (2,))]
+    assert part.origin.seeds == (1, 2)
+    assert part.claims[0].verdict is Verdict.CANNOT_TELL
+    assert (tmp_path / "docs/counted/digits-dot.png").read_bytes() == b"png"
+    text = (tmp_path / "docs/counted.md").read_text()
+    for wanted in ("# Counted", "How many?", "## digits", "A note.", "counted/digits-dot.png", "**cannot tell**",
+                   "`mlp:widths=[8,8]`", 'training (one): {"epochs": 1}', 'splits (two): {"private": 60',
+                   "Seeds 1, 2; 8 victims"):  # fmt: skip
+        assert wanted in text, wanted
+
+
+def test_figures_of_an_older_version_are_refused_in_one_line(tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps({"origin": {}, "claims": []}))
+    with pytest.raises(UsageError, match=r"old\.json is not what this version of Leakscope writes"):
+        read_part(old)
 
 
 def test_the_scale_lies_over_the_variant(tmp_path: Path) -> None:
@@ -98,9 +117,10 @@ def test_an_unknown_study_is_refused_before_work(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.1234, "0.123"), (12.345, "12.35"), (1234.5, "1234.5"), (1e-5, "1.00e-05"), (0.0, "0.000"), (-45.678, "-45.68")],
-)
-def test_numbers_are_printed_to_be_read(value: float, text: str) -> None:
+    [(0.1234, "0.123"), (12.345, "12.35"), (1234.5, "1234.5"), (1e-5, "1.00e-05"), (0.0, "0.000"), (-45.678, "-45.68"),
+     (Number(0.5, 0.4, 0.6), "0.500 [0.400, 0.600]"), (Number(0.5), "0.500")],
+)  # fmt: skip
+def test_numbers_are_printed_to_be_read(value: object, text: str) -> None:
     assert markdown.cell(value) == text
 
 

@@ -14,8 +14,8 @@ EXPORTS = {
     "AnalyticSparse": "analytic_sparse", "Auto": "auto", "Brepmi": "brepmi", "DecoderGAN": "decoder_gan",
     "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi", "LommaGmi":
     "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror": "mirror", "MirrorBlackbox":
-    "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa", "Ridge": "ridge", "Search": "search",
-    "TrainedDecoder": "decoder", "Vmi": "vmi",
+    "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa", "PseudoClient": "pseudo_client",
+    "Ridge": "ridge", "Search": "search", "TrainedDecoder": "decoder", "Vmi": "vmi",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.peel import Peel as Peel
     from leakscope.attacks.peel_exact import PeelExact as PeelExact
     from leakscope.attacks.ppa import Ppa as Ppa
+    from leakscope.attacks.pseudo_client import PseudoClient as PseudoClient
     from leakscope.attacks.ridge import Ridge as Ridge
     from leakscope.attacks.search import Search as Search
     from leakscope.attacks.vmi import Vmi as Vmi

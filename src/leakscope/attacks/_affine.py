@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
+
 _HELD = 0.2  # share of the pictures on which a strength is chosen
 
 
@@ -76,19 +78,19 @@ def fit_affine(z: Tensor, target: Tensor, strengths: tuple[float, ...]) -> Affin
     layout = next(number for number, kind in enumerate(_LAYOUTS) if kind.fits(z, target))
     kind, shape = _LAYOUTS[layout], tuple(target.shape[1:])
     if len(strengths) == 1:
-        only = _ridge(_with_one(kind.rows(z.double())), kind.rows(target.double()), strengths[0])
-        return Affine(only.to(target.dtype), shape, layout)
+        only = _ridge(_with_one(kind.rows(widened(z))), kind.rows(widened(target)), strengths[0])
+        return Affine(only.to(target), shape, layout)
     held = max(1, round(_HELD * len(z)))
-    seen, wanted = (_with_one(kind.rows(z[held:].double())), kind.rows(target[held:].double()))
+    seen, wanted = (_with_one(kind.rows(widened(z[held:]))), kind.rows(widened(target[held:])))
     best: tuple[float, float] | None = None
     for strength in strengths:
-        guess = Affine(_ridge(seen, wanted, strength), shape, layout)(z[:held].double())
-        error = float((guess - target[:held]).square().mean())
+        guess = Affine(_ridge(seen, wanted, strength), shape, layout)(widened(z[:held]))
+        error = float((guess - widened(target[:held])).square().mean())
         if best is None or error < best[0]:
             best = (error, strength)
     assert best is not None
-    everything = _with_one(kind.rows(z.double())), kind.rows(target.double())
-    return Affine(_ridge(*everything, best[1]).to(target.dtype), shape, layout)
+    everything = _with_one(kind.rows(widened(z))), kind.rows(widened(target))
+    return Affine(_ridge(*everything, best[1]).to(target), shape, layout)
 
 
 def _with_one(rows: Tensor) -> Tensor:

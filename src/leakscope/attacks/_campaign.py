@@ -26,7 +26,7 @@ _LARGEST = 2500  # side of the largest linear system; with more columns it caps 
 _PROBES = 32  # pictures on which a release is studied
 _TRIED = 32  # validation pictures on which a refinement is tried
 _HELPS = 0.98  # a refinement must bring the error down to this share
-_TIE = 0.005  # a gain of leak that is none
+_TIE = 0.005  # leak that twice the training must gain to be worth it
 SOLVED = 0.9995  # validation leak above which nothing is left to win
 
 
@@ -47,8 +47,8 @@ class Effort:
 class Watch:
     """CPU seconds, the leak that was reached after them, and whether they are used up."""
 
-    def __init__(self, limit: float | None, variance: float) -> None:
-        self._start = time.process_time()
+    def __init__(self, start: float, limit: float | None, variance: float) -> None:
+        self._start = start
         self._limit = limit
         self.variance = variance  # of validation pictures around the means of their classes
         self.anytime: list[tuple[float, float]] = []
@@ -98,6 +98,7 @@ class Campaign:
     @classmethod
     def begin(cls, view: View, effort: Effort, seconds: float | None, rng: torch.Generator) -> Campaign | None:
         """None when there are too few released pictures to learn from."""
+        start = time.process_time()
         releases = PublicReleases(view, rng)
         count = len(releases)
         if count < 8:
@@ -109,7 +110,14 @@ class Campaign:
         means = torch.stack([_mean(images[ours], labels[ours] == label) for label in labels[judged].tolist()])
         variance = float((images[judged] - means).square().mean())
         return cls(
-            view, effort, releases, rng, Watch(seconds, max(variance, 1e-12)), ours, judged, releases.draw(judged)
+            view,
+            effort,
+            releases,
+            rng,
+            Watch(start, seconds, max(variance, 1e-12)),
+            ours,
+            judged,
+            releases.draw(judged),
         )
 
     def read(self) -> tuple[Eyes, Judge, Tensor]:
@@ -134,7 +142,8 @@ class Campaign:
         chunks = self.ours[:count].split(CHUNK)
         columns = [torch.cat([eyes.columns(self.releases.draw(index)) for index in chunks]) for _ in range(draws)]
         pixels = self.releases.images(self.ours[:count]).flatten(1)
-        fitted = fit(torch.stack(columns, 1).flatten(0, 1), pixels, draws, child(self.rng, self.view.device))
+        every = torch.stack(columns, 1).flatten(0, 1)
+        fitted = fit(every, pixels, draws, child(self.rng, every.device))
         self.plan["strength"] = fitted.strength
 
         eyes = Eyes(self.view, readers, fitted.linear)
@@ -179,24 +188,31 @@ class Campaign:
         helds: dict[str, Held] = {"errors": Held.of_errors(errors, whole=whole)}
         if whole:
             helds["population"] = Held.of_pictures(self.releases.images(self.ours).flatten(1))
-        weights = self.effort.weights if thorough else (1.0,)
-        steps, most = self.effort.iterations
         before = float((first - truth).square().mean())
-        best, reached = Refinement(helds["errors"], "errors", 1.0, 0, before, before), first
-        for kind, weight in [(kind, weight) for weight in weights for kind in helds]:
-            pictures = refine(self.view, model, z, first, helds[kind], weight, steps)
+
+        def attempt(kind: str, weight: float, steps: int, start: Tensor | None = None) -> tuple[Refinement, Tensor]:
+            pictures = refine(self.view, model, z, first, helds[kind], weight, steps, start=start)
             error = float((pictures - truth).square().mean())
-            if error < best.error:
-                best, reached = Refinement(helds[kind], kind, weight, steps, error, before), pictures
+            return Refinement(helds[kind], kind, weight, steps, error, before), pictures
+
+        steps, most = self.effort.iterations
+        # A few steps show which prior is right and whether the gradient leads anywhere.
+        probes = [attempt(kind, 1.0, steps // 4) for kind in helds]
+        best, reached = min(probes, key=lambda probe: probe[0].error)
+        if best.error >= before:
+            return None
+        for weight in self.effort.weights if thorough else (1.0,):
+            found = attempt(best.kind, weight, steps)
+            if found[0].error < best.error:
+                best, reached = found
             if self.watch.over:
                 break
-        while thorough and best.iterations > 0 and 2 * best.iterations <= most and not self.watch.over:
+        while thorough and 2 * best.iterations <= most and not self.watch.over:
             # As many steps again; a run in one go keeps its memory of curvature and comes at least as far.
-            pictures = refine(self.view, model, z, first, best.held, best.weight, best.iterations, start=reached)
-            error = float((pictures - truth).square().mean())
-            if error > _HELPS * best.error:
+            longer, pictures = attempt(best.kind, best.weight, best.iterations, start=reached)
+            if longer.error > _HELPS * best.error:
                 break
-            best, reached = replace(best, iterations=2 * best.iterations, error=error), pictures
+            best, reached = replace(longer, iterations=2 * best.iterations), pictures
         return best if best.error < _HELPS * before else None
 
 

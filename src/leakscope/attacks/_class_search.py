@@ -17,9 +17,10 @@ from leakscope.core.model import SplitModel
 from leakscope.core.prior import Prior
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
-from leakscope.nn.curves import mean_of_finite, thinned
+from leakscope.nn.curves import mean_of_finite, mean_where_finite, thinned
 
 _ROWS = 128  # pictures under way at once: enough to keep a processor busy, few enough to fit its cache
+_TOLD = 10  # figures that a progress bar shows in a search
 
 
 class ClassAttack(Attack):
@@ -58,17 +59,19 @@ class Course:
     """The objective of a chunk step by step, which rows had no gradient, and the bar that shows it all."""
 
     bar: progress.Bar
-    objective: list[float] = field(default_factory=list)
+    told_every: int = 1  # steps between two figures of the bar: reading one makes an accelerator wait
+    objective: list[Tensor] = field(default_factory=list)  # one scalar for each step, left where it was computed
     zero_gradient: Tensor | None = None
 
     def step(self, objective: Tensor, gradient: Tensor | None = None) -> None:
         """`objective` and `gradient` have one row for each picture under way, before the step is taken."""
-        mean = mean_of_finite(objective)
-        if mean is not None:
-            self.objective.append(mean)
+        self.objective.append(mean_where_finite(objective))
         if self.zero_gradient is None and gradient is not None:
             self.zero_gradient = (gradient == 0).flatten(1).all(1)
-        self.bar.advance(1, objective=self.objective[-1] if self.objective else math.nan)
+        if len(self.objective) % self.told_every == 0:
+            self.bar.advance(1, objective=float(self.objective[-1]))
+        else:
+            self.bar.advance(1)
 
 
 #: Pictures (class-major) and their final objectives, for the classes of a chunk.
@@ -86,7 +89,7 @@ def rebuild(
     images, objectives, courses = [], [], []
     with progress.stage(attack, steps * len(chunks)) as bar:
         for chunk in chunks:
-            course = Course(bar)
+            course = Course(bar, max(1, steps // _TOLD))
             found, objective = search(chunk, course)
             images.append(found.detach())
             objectives.append(objective.detach())
@@ -95,14 +98,15 @@ def rebuild(
 
 
 def _diagnostics(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, courses: list[Course]) -> Diagnostics:
-    told = [(float(len(chunk)), c.objective) for chunk, c in zip(chunks, courses, strict=True) if c.objective]
+    curves = [list(filter(math.isfinite, torch.stack(c.objective).tolist() if c.objective else [])) for c in courses]
+    told = [(float(len(chunk)), own) for chunk, own in zip(chunks, curves, strict=True) if own]
     curve: list[float] = []
     if told:
         # A search that ended early stays where it ended.
         length = max(len(own) for _, own in told)
-        curves = torch.tensor([own + own[-1:] * (length - len(own)) for _, own in told])
+        padded = torch.tensor([own + own[-1:] * (length - len(own)) for _, own in told])
         sizes = torch.tensor([size for size, _ in told])
-        curve = thinned((sizes[:, None] * curves).sum(0).div(sizes.sum()).tolist())
+        curve = thinned((sizes[:, None] * padded).sum(0).div(sizes.sum()).tolist())
     flat = [course.zero_gradient for course in courses if course.zero_gradient is not None]
     return Diagnostics(
         per_class=per_class,

@@ -13,6 +13,7 @@ from leakscope.attacks._decoders import AsMap, Block, ImageShape, Resize, Shape,
 from leakscope.core import seeds
 
 _HIDDEN_WEIGHTS = 2**23  # of the largest fully connected layer
+_ROW_HIDDEN = 100  # between a row of features and a row of the picture
 _QUARTER = 4  # a vector is written on a grid of a quarter of the picture's side
 
 
@@ -28,6 +29,11 @@ class Size:
         with seeds.ambient(seed, "correction"):
             network = Correction(shape, image, self)
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def mixes_rows(shape: Shape, image: ImageShape) -> bool:
+    """Whether features are a map with the picture's rows but another width: a layer has mixed along the rows."""
+    return len(shape) == 3 and shape[1] == image[1] and shape[2] != image[2]
 
 
 def keeps_places(shape: Shape, image: ImageShape) -> bool:
@@ -49,12 +55,18 @@ class Correction(nn.Module):
         super().__init__()
         channels, height, width_px = image
         found = None if size.dense or not keeps_places(shape, image) else map_shape(shape)
-        if found is None:
+        width = size.width
+        if mixes_rows(shape, image):
+            inside, grid, times, width = shape[0], (height, width_px), 0, max(16, width // 2)
+            self.spread: nn.Module = nn.Sequential(
+                nn.Linear(shape[2], _ROW_HIDDEN), nn.GELU(), nn.Linear(_ROW_HIDDEN, width_px)
+            )
+        elif found is None:
             times = doublings(1, _QUARTER) if min(height, width_px) > _QUARTER else 0
             grid = (math.ceil(height / 2**times), math.ceil(width_px / 2**times))
             inputs, inside = math.prod(shape), max(16, size.width // 2)
             hidden = min(1024, max(64, _HIDDEN_WEIGHTS // max(inputs, inside * grid[0] * grid[1])))
-            self.spread: nn.Module = nn.Sequential(
+            self.spread = nn.Sequential(
                 nn.Flatten(), nn.Linear(inputs, hidden), nn.GELU(),
                 nn.Linear(hidden, inside * grid[0] * grid[1]), nn.Unflatten(1, (inside, *grid)),
             )  # fmt: skip
@@ -64,7 +76,6 @@ class Correction(nn.Module):
             self.spread = AsMap()
         self.fold = 2**times
         self.folded = (grid[0] * self.fold, grid[1] * self.fold)
-        width = size.width
         self.stem = nn.Conv2d(inside + channels * self.fold**2, width, 3, padding=1)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(size.depth)])
         steps: list[nn.Module] = []

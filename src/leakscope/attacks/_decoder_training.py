@@ -20,6 +20,7 @@ _CHECKS = 10  # looks at the validation slice
 _CHECKED = 256  # pictures of the slice that are looked at
 _WARM_UP = 0.15  # share of the steps
 _ROUNDS = (4, 8, 16)  # passes over the pictures, without a number of steps
+_FEWEST = 100  # steps of the first round, however few pictures there are
 _GAIN = 0.02  # a round that lowers the validation loss by less than this share is the last
 
 #: `objective(guess, truth, released)`: what one step minimises.
@@ -132,7 +133,7 @@ class _Lesson:
         curve, taken = [self.judge(self.decoder)], 0
         for number, passes in enumerate(_ROUNDS):
             before = min(curve)
-            steps = max(_CHECKS, passes * len(self.batches.index) // self.batches.size)
+            steps = max(_FEWEST * 2**number, passes * len(self.batches.index) // self.batches.size)
             found, spent = self.cycle(steps, 0.5**number)
             curve, taken = curve + found[1:], taken + spent
             if number and min(curve) > (1 - _GAIN) * before:

@@ -50,6 +50,9 @@ def learn_release(defense: Defense, clean: Tensor, draws: int, rng: torch.Genera
         moved = 0.5 * clean + clean.flatten(1).roll(1, 1).view_as(clean)
         elsewhere = release(moved, seeds[0])
     random = not same_release(first, second)
+    if first.shape != clean.shape:
+        # Features are added, dropped or replaced: no value is that of one feature.
+        return _reshaped(release, clean, tuple(seeds) if random else (seeds[0],), first)
     withheld = (first == 0) & (clean != 0)
     withholds = random and bool(withheld.any())
     alive = (~withheld).to(clean.dtype) if withholds else torch.ones_like(clean)
@@ -73,6 +76,16 @@ def learn_release(defense: Defense, clean: Tensor, draws: int, rng: torch.Genera
         residual = alive * (first - expected(clean, rows, len(clean)))
     noise = float(residual.square().sum() / alive.sum().clamp_min(1))
     return ReleaseModel(expected, noise, withholds, additive)
+
+
+def _reshaped(
+    release: Callable[[Tensor, int], Tensor], clean: Tensor, seeds: tuple[int, ...], first: Tensor
+) -> ReleaseModel:
+    """A release of another shape than the features, by its mean over draws."""
+    expected = _Sampled(release, seeds, False)
+    with torch.no_grad():
+        residual = first - expected(clean, torch.arange(len(clean), device=clean.device), len(clean))
+    return ReleaseModel(expected, float(residual.square().mean()), False)
 
 
 def _hides_gradient(release: Callable[[Tensor, int], Tensor], clean: Tensor, seed: int, rng: torch.Generator) -> bool:

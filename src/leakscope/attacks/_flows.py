@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leakscope.core.devices import widened
+
 _INITIAL_SAMPLES = 100  # behind the first actnorm
 
 #: Draws normal numbers, flows×shape: each flow from its own generator.
@@ -63,7 +65,7 @@ class Flows:
                 break
             self.levels.append([_fresh(size, hidden, normal) for _ in range(couplings)])
             size -= size // 2
-        self._normalise(normal(_INITIAL_SAMPLES, width).double())
+        self._normalise(widened(normal(_INITIAL_SAMPLES, width)))
 
     @property
     def trained(self) -> list[Tensor]:
@@ -71,7 +73,7 @@ class Flows:
 
     def __call__(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Latents F×N×width of base noise, and log|det| of each flow."""
-        x, gone = noise.double(), []
+        x, gone = widened(noise), []
         volume = x.new_zeros(len(x))
         for number, level in enumerate(self.levels):
             if number:
@@ -98,10 +100,10 @@ class Flows:
 def _fresh(size: int, hidden: int, normal: Normal) -> _Coupling:
     """A step that begins as the identity up to its permutation: the last layer of m is zero."""
     kept, moved = size // 2, size - size // 2
-    first = normal(kept, hidden).double() / kept**0.5
-    middle = normal(hidden, hidden).double() / hidden**0.5
+    first = widened(normal(kept, hidden)) / kept**0.5
+    middle = widened(normal(hidden, hidden)) / hidden**0.5
     flows, like = len(first), first
-    order = normal(1, size).argsort(2)  # normal numbers have no ties: a uniform permutation
+    order = widened(normal(1, size)).argsort(2)  # normal numbers have no ties: a uniform permutation
     return _Coupling(
         like.new_zeros(flows, 1, size),
         like.new_zeros(flows, 1, size),
@@ -116,4 +118,4 @@ def divergence(noise: Tensor, latents: Tensor, volume: Tensor) -> Tensor:
 
     Exact where z is an affine map of a batch that covers the noise well; unbiased always.
     """
-    return (latents.square().sum(2) - noise.double().square().sum(2)).mean(1) / 2 - volume
+    return (latents.square().sum(2) - widened(noise).square().sum(2)).mean(1) / 2 - volume

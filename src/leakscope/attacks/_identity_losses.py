@@ -1,4 +1,4 @@
-"""How far a picture is from being taken for a class: one number a picture, from its scores."""
+"""How far a picture is from being taken for a class: one number per picture, from its scores."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from leakscope.core.threat import Access, View
 
 _PUBLISHED_BATCH = 60  # identities; the published loss is their mean, and plain descent is not scale-free
 
-#: Pictures, their classes, and the draws of a chunk's classes → one number a picture.
+#: Pictures, their classes, and the draws of a chunk's classes → one number per picture.
 IdentityTerm = Callable[[Tensor, Tensor, ClassDraws], Tensor]
 
 
@@ -82,7 +82,7 @@ class Lookahead(Descent):
 
 @dataclass(frozen=True)
 class GaussianDescent(Descent):
-    """Adam on (μ, log σ²) of one Gaussian a class; each step sees one fresh z = clip(μ + σ⊙ε)."""
+    """Adam on (μ, log σ²) of one Gaussian per class; each step sees one fresh z = clip(μ + σ⊙ε)."""
 
     log_variance: float = 0.0
 

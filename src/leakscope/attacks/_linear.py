@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._spectrum import Spectrum, sketched
+from leakscope.core.devices import widened
 
 STRENGTHS = (1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
@@ -19,7 +20,7 @@ class Linear:
     tensors: dict[str, Tensor]  # mean, and weights, or rows and coefficients when those are smaller
 
     def __call__(self, columns: Tensor) -> Tensor:
-        columns = columns.float()
+        columns = columns.to(self.tensors["mean"])
         if "weights" in self.tensors:
             return self.tensors["mean"] + columns @ self.tensors["weights"]
         if "rows" in self.tensors:
@@ -37,23 +38,24 @@ class Fitted:
 
 
 def fit(columns: Tensor, pixels: Tensor, draws: int, rng: torch.Generator) -> Fitted:
-    """Ridge from columns (all draws of a picture side by side) to pixels (one row a picture).
+    """Ridge from columns (all draws of a picture side by side) to pixels (one row per picture).
 
     The strength of least leave-one-picture-out error wins (Allen, "PRESS", 1974). Columns are centred here:
     their statistics may come from other pictures.
     """
-    center, mean = columns.mean(0), pixels.double().mean(0)
-    z, x = columns - center, (pixels.double() - mean).repeat_interleave(draws, 0)
+    target = widened(pixels)
+    center, mean = columns.mean(0), target.mean(0)
+    z, x = columns - center, (target - mean).repeat_interleave(draws, 0)
     spectrum = Spectrum.of(z)
     level = float(spectrum.eigenvalues.mean())
     if level <= 0:
-        return Fitted(Linear({"mean": mean.float()}), 0.0, torch.zeros_like(pixels))
+        return Fitted(Linear({"mean": mean.to(pixels)}), 0.0, torch.zeros_like(pixels))
     sketch = sketched(x, rng)
     errors = {strength: spectrum.left_out_error(sketch, strength * level, draws) for strength in STRENGTHS}
     best = min(errors, key=errors.__getitem__)
-    solved = spectrum.solve(z, x, best * level)
-    linear = Linear({"mean": mean.float(), **solved})
+    solved = {name: tensor.to(pixels) for name, tensor in spectrum.solve(z, x, best * level).items()}
+    linear = Linear({"mean": mean.to(pixels), **solved})
     shift = linear(center[None]) - linear.tensors["mean"]
     within, without = spectrum.residuals(x, best * level, draws)
-    offsets = (within - without).mean(1).float()
-    return Fitted(Linear({**solved, "mean": (mean.float() - shift[0])}), best, offsets)
+    offsets = (within - without).mean(1).to(pixels)
+    return Fitted(Linear({**solved, "mean": mean.to(pixels) - shift[0]}), best, offsets)

@@ -34,7 +34,7 @@ from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.results import Diagnostics
 from leakscope.core.spec import nested
 from leakscope.core.threat import View
-from leakscope.nn.weights import part
+from leakscope.nn.weights import part, take_over
 
 _FEATURE_PICTURES = 5000  # behind the feature statistics
 _CHUNK = 256
@@ -139,7 +139,7 @@ class Lomma(LatentAttack):
         for number, width in enumerate(self.students):
             with seeds.ambient(0, "student"):  # weights are drawn, then replaced
                 student = Student(view.image_shape, int(prepared.tensors["classes"]), width)
-            student.load_state_dict(part(prepared.tensors, f"students.{number}"))
+            take_over(student, part(prepared.tensors, f"students.{number}"), view.device)
             taught.append(student.to(view.device).eval().requires_grad_(False))
         return LommaTerm(
             WhiteBox(view, rng), taught, prepared.tensors["features.mean"], prepared.tensors["features.deviation"],

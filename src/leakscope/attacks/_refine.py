@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakscope.attacks._expectation import ReleaseModel
 from leakscope.attacks.peeling.lbfgs import minimise
+from leakscope.core.devices import widened
 from leakscope.core.threat import View
 
 _CHUNK = 64  # pictures refined at once
@@ -35,16 +36,16 @@ class Held:
         rows, pixels = errors.shape
         kept = rows / (rows + 0.25 * pixels)
         covariance = kept * (errors.T @ errors / rows) + torch.diag((1 - kept) * variance + floor)
-        return cls(torch.linalg.inv(covariance.double()).float())
+        return cls(torch.linalg.inv(widened(covariance)).to(errors))
 
     @classmethod
     def of_pictures(cls, pictures: Tensor) -> Held:
         """From the pictures (n×P) themselves."""
         mean = pictures.mean(0)
-        away = (pictures - mean).double()
+        away = widened(pictures - mean)
         covariance = away.T @ away / len(pictures)
-        covariance += 0.01 * covariance.diagonal().mean().clamp_min(1e-8) * torch.eye(len(mean), device=mean.device)
-        return cls(torch.linalg.inv(covariance).float(), mean)
+        covariance += 0.01 * covariance.diagonal().mean().clamp_min(1e-8) * torch.eye(len(mean), device=away.device)
+        return cls(torch.linalg.inv(covariance).to(pictures), mean)
 
     @staticmethod
     def whole(pixels: int) -> bool:

@@ -20,14 +20,14 @@ def child(rng: torch.Generator, device: torch.device) -> torch.Generator:
 
 def same_release(first: Tensor, second: Tensor) -> bool:
     """Whether two releases differ by no more than the round-off of another batch size."""
-    return first.shape == second.shape and float((first - second).abs().max()) <= 1e-4 * float(first.abs().max())
+    return first.shape == second.shape and bool((first - second).abs().max() <= 1e-4 * first.abs().max())
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
     """As `same_release`, feature by feature: one loud feature must not hide that the others differ."""
     if first.shape != second.shape:
         return False
-    level = first.abs().amax(0).clamp_min(1e-3 * float(first.abs().float().median()) + 1e-12)
+    level = first.abs().amax(0).clamp_min(1e-3 * first.abs().median() + 1e-12)
     return bool(((first - second).abs() <= 1e-3 * level).float().mean() > 0.9)
 
 
@@ -129,7 +129,9 @@ class PublicReleases:
     def _depends_on_batch(self) -> bool:
         """Whether pictures encoded (and released, if nothing is random) one by one differ from those of a batch."""
         together = self._encode(slice(0, _PROBES))
-        alone = torch.cat([self._encode(slice(place, place + 1)) for place in range(len(together))])
+        pictures = self._images[:_PROBES].to(self._view.device)
+        with torch.no_grad():
+            alone = torch.cat([self._view.encoder(picture) for picture in pictures.split(1)])
         if not _alike(together, alone):
             return True
         if self.random:

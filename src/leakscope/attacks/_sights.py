@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from leakscope.core import seeds
+from leakscope.core.devices import widened
 from leakscope.core.threat import Access, View
 
 RELEASED = "released"
 _BEHIND = "behind "
 _WIDEST = 16384  # columns above which features are sketched
 _SKETCH = 4096  # columns of a sketch
-_FARTHEST = 12.0  # standard deviations at which an input of a network is cut off
+_ROUNDING = 1e-6  # of a feature's size, that single precision may make of nothing
+FARTHEST = 6.0  # scales at which a feature is cut off: twice what was ever seen
 _STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 _BETTER = 0.75  # another sight must bring the error down to this share: networks make up for less
 
@@ -38,6 +40,22 @@ def look(view: View, z: Tensor, names: Iterable[str] | None = None) -> dict[str,
     return found if wanted is None else {name: found[name] for name in wanted}
 
 
+def feature_scale(flat: Tensor) -> Tensor:
+    """What every feature is divided by: its deviation, or a third of its largest excursion where that is more.
+
+    By its deviation alone a feature that is hardly ever active would be blown up by the first victim that activates
+    it. Nor is a feature scaled up that varies by rounding only, about 10⁻⁷ of the size of what was summed up:
+    rounding changes with the batch. Infinite for a feature that is constant.
+    """
+    away = flat - flat.mean(0)
+    deviation = away.square().mean(0).sqrt()
+    varying = deviation[deviation > 0]
+    typical = varying.median() if len(varying) else deviation.new_zeros(())
+    rounding = _ROUNDING * torch.maximum(typical, flat.mean(0).abs())
+    scale = torch.maximum(torch.hypot(deviation, rounding), away.abs().amax(0) / 3)
+    return torch.where(deviation > 0, scale, torch.inf)
+
+
 @dataclass(frozen=True)
 class Reader:
     """One sight as standardised columns: every feature has mean zero and deviation one, wide ones are sketched.
@@ -50,19 +68,17 @@ class Reader:
 
     @classmethod
     def of(cls, features: Tensor) -> Reader:
-        flat = features.flatten(1).double()
-        center, deviation = flat.mean(0), flat.std(0, correction=0)
-        moves = deviation > 1e-9 * center.abs().clamp_min(1e-9)
-        return cls(center, torch.where(moves, deviation, torch.inf))
+        flat = widened(features).flatten(1)
+        return cls(flat.mean(0), feature_scale(flat))
 
     def __call__(self, features: Tensor) -> Tensor:
         """Standardised features in the shape they came in, fit for a network."""
-        flat = (features.flatten(1).double() - self.center) / self.scale
-        return flat.clamp(-_FARTHEST, _FARTHEST).float().view(features.shape)
+        flat = (widened(features).flatten(1) - self.center) / self.scale
+        return flat.clamp(-FARTHEST, FARTHEST).to(features.device, torch.float32).view(features.shape)
 
     def columns(self, features: Tensor) -> Tensor:
         """N×D for a linear fit, in double precision; above a limit D random sums of signed columns (count sketch)."""
-        flat = (features.flatten(1).double() - self.center) / self.scale
+        flat = ((widened(features).flatten(1) - self.center) / self.scale).clamp(-FARTHEST, FARTHEST)
         if flat.shape[1] <= _WIDEST:
             return flat
         rng = seeds.generator(0, "sketch", flat.shape[1])
@@ -78,7 +94,7 @@ def choose(sights: dict[str, Tensor], images: Tensor) -> tuple[list[str], dict[s
     better; a second one joins when the two together are clearly better than the best alone.
     """
     grams = {name: _gram(features) for name, features in sights.items()}
-    target = images.flatten(1).double()
+    target = widened(images).flatten(1)
     errors = {name: _held_out_error(gram, target) for name, gram in grams.items() if gram is not None}
     if RELEASED not in errors:
         errors[RELEASED] = float("inf")

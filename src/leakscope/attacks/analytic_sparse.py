@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from leakscope.attacks._affine import Affine, fit_affine
 from leakscope.attacks._release import PublicReleases
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.devices import widened
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
@@ -44,7 +45,7 @@ class AnalyticSparse(Attack):
     A picture's guessed scale stays within what was met in fitting.
 
     Against Dibbo et al., "Improving robustness to model inversion attacks via sparse coding architectures", 2024,
-    after spec/sca.md §6, which gives it those two numbers a picture from an oracle.
+    after spec/sca.md §6, which gives it those two numbers per picture from an oracle.
     """
 
     pictures: int = 512  # of the attacker's own, to fit on
@@ -84,18 +85,20 @@ class AnalyticSparse(Attack):
             for strength in self.strengths
             for cautious in (False, True)
         ]
-        best, strength = min(chains, key=lambda pair: pair[0].held_error)
-        blank = float((pictures[:held] - best.tensors["mean0"]).square().mean())
+        errors = torch.stack([chain.held_error for chain, _ in chains if chain.held_error is not None]).tolist()
+        best = min(range(len(chains)), key=errors.__getitem__)
+        chain, strength = chains[best]
+        blank = float((pictures[:held] - chain.tensors["mean0"]).square().mean())
         return Prepared(
-            {name: tensor.contiguous() for name, tensor in best.tensors.items()},
+            {name: tensor.contiguous() for name, tensor in chain.tensors.items()},
             Diagnostics(
                 details={
                     "sparse_layers": len(layers),
                     "pictures": len(pictures),
                     "strength": strength,
-                    "heldout_mse": best.held_error,
+                    "heldout_mse": errors[best],
                     "heldout_mse_of_the_mean": blank,
-                    "trust": [float(best.tensors[f"trust{number}"]) for number in range(len(wanted))],
+                    "trust": torch.stack([chain.tensors[f"trust{number}"] for number in range(len(wanted))]).tolist(),
                 }
             ),
         )
@@ -125,7 +128,7 @@ class Chain:
 
     layers: list[SparseCoding]
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    held_error: float = float("nan")
+    held_error: Tensor | None = None  # left where it was computed
 
     def __call__(self, z: Tensor) -> Tensor:
         number = len(self.layers)
@@ -184,15 +187,15 @@ class Chain:
                 estimate = _fit_channels(rebuilt, wanted[number], tensors, number, held)
             else:
                 estimate = _fit_pictures(rebuilt, wanted[0], tensors, held)
-        chain.held_error = float((estimate[:held] - wanted[0][:held]).square().mean())
+        chain.held_error = (estimate[:held] - wanted[0][:held]).square().mean()
         return chain
 
 
 def _trust(estimate: Tensor, truth: Tensor) -> Tensor:
     """γ in [0, 1] with the least ‖γ·estimate − truth‖²; 0 where the estimate is not even finite."""
-    agreement, size = (estimate * truth).sum(dtype=torch.float64), estimate.square().sum(dtype=torch.float64)
+    agreement, size = widened(estimate * truth).sum(), widened(estimate.square()).sum()
     share = (agreement / size.clamp_min(1e-30)).clamp(0, 1)
-    return torch.where(size.isfinite() & agreement.isfinite(), share, 0.0).to(truth.dtype)
+    return torch.where(size.isfinite() & agreement.isfinite(), share, 0.0).to(truth)
 
 
 class _Watch:
@@ -261,15 +264,15 @@ def _placed(x: Tensor, scale: Tensor, within: Tensor) -> Tensor:
 
 def _fit_pictures(x: Tensor, pictures: Tensor, tensors: dict[str, Tensor], held: int) -> Tensor:
     """Slope and shift of each picture from its statistics, by least squares over pixels of all but the first `held`."""
-    flat, truth = x[held:].flatten(1).double(), pictures[held:].flatten(1).double()
-    known = _statistics(x[held:]).double()
+    flat, truth = widened(x[held:]).flatten(1), widened(pictures[held:]).flatten(1)
+    known = widened(_statistics(x[held:]))
     # The error in pixels is quadratic in the 7×2 numbers of `scale`. Slopes fitted picture by picture would be divided
     # by the energy of the rebuilt picture, which is next to nothing where nearly all codes are zero.
     design = torch.stack((flat, torch.ones_like(flat)), 1)  # N×2×D
     gram = torch.einsum("nk,nl,nij->kilj", known, known, design @ design.mT).reshape(14, 14)
     wanted = torch.einsum("nk,ni->ki", known, (design @ truth[:, :, None])[:, :, 0]).reshape(14)
     gram += 1e-9 * gram.diagonal().mean() * torch.eye(14, dtype=gram.dtype, device=gram.device)
-    tensors["scale"] = torch.linalg.solve(gram, wanted).view(7, 2).to(x.dtype)
+    tensors["scale"] = torch.linalg.solve(gram, wanted).view(7, 2).to(x)
     met = _statistics(x[held:]) @ tensors["scale"]
     tensors["scale.range"] = torch.stack((met.amin(0), met.amax(0)))
     return _placed(x, tensors["scale"], tensors["scale.range"])

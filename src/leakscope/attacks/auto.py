@@ -17,14 +17,15 @@ from leakscope.attacks._refine import Held, refine
 from leakscope.attacks._residual import Eyes, corrected
 from leakscope.attacks._sights import Reader
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.devices import brought
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
 _PROBES = 32  # pictures on which a release is studied
 
 _EFFORTS: dict[str, Effort] = {
-    "quick": Effort((4.0, 4.0), 3, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160)),
-    "full": Effort((4.0, 28.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320)),
+    "quick": Effort((4.0, 4.0), 0, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160)),
+    "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320)),
 }
 
 
@@ -49,7 +50,7 @@ class Auto(Attack):
     averaged weights: Polyak & Juditsky, 1992.
     """
 
-    effort: Literal["quick", "full"] = "full"
+    effort: Literal["quick", "full"] = "quick"
     seconds: float | None = None  # CPU seconds after which it ends with what it has; None: when it has converged
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.QUERY})
@@ -107,7 +108,7 @@ class Auto(Attack):
         if not prepared.tensors:
             mean = view.public.images.mean(0).to(view.device)
             return Reconstruction(mean.expand(len(seen), *mean.shape).clone(), prepared.diagnostics)
-        tensors = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
+        tensors = {name: brought(tensor, view.device) for name, tensor in prepared.tensors.items()}
         plan = json.loads(bytes(tensors["plan"].tolist()).decode())
         every = [seen.features.to(view.device), *([] if seen.repeats is None else seen.repeats.to(view.device))]
         images = torch.stack([_guessed(view, tensors, plan, z) for z in every]).mean(0)

@@ -15,7 +15,7 @@ from leakscope.attacks._release import child
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
-from leakscope.nn.curves import mean_curve, mean_of_finite
+from leakscope.nn.curves import mean_curve, mean_where_finite
 
 _CHUNK = 64
 _POINTS = 20  # of the curve
@@ -78,7 +78,7 @@ class EmbeddingInversion(Attack):
         finite = torch.ones(len(target), dtype=torch.bool, device=target.device)
         scale = target.flatten(1).square().sum(1).clamp_min(torch.finfo(target.dtype).tiny)
         optimizer = torch.optim.Adam([u], self.learning_rate)
-        curve: list[float] = []
+        curve: list[Tensor] = []
         for step in range(self.steps):
             optimizer.param_groups[0]["lr"] = self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
             with torch.enable_grad():
@@ -87,12 +87,11 @@ class EmbeddingInversion(Attack):
             finite &= value.isfinite() & gradient.flatten(1).isfinite().all(1)
             kept = torch.where(finite.view(-1, 1, 1, 1), u.detach(), kept)
             if step % max(1, self.steps // _POINTS) == 0:
-                mean = mean_of_finite(value.detach())
-                curve.append(math.nan if mean is None else mean)
+                curve.append(mean_where_finite(value.detach()))
             u.grad = torch.where(finite.view(-1, 1, 1, 1), gradient, 0.0)
             optimizer.step()
         final = torch.where((finite & u.isfinite().flatten(1).all(1)).view(-1, 1, 1, 1), u.detach(), kept)
-        return 0.5 + 0.25 * final, finite, curve
+        return 0.5 + 0.25 * final, finite, torch.stack(curve).tolist() if curve else []
 
     def _prior(self, u: Tensor) -> Tensor:
         # With β = 2 the total variation is the plain sum of squared differences.

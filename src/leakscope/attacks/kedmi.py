@@ -13,7 +13,7 @@ from leakscope.core.spec import nested
 @ATTACKS.register("kedmi")
 @dataclass(frozen=True)
 class Kedmi(LatentAttack):
-    """Fits one Gaussian of latents a class, in a GAN whose critic was taught the target's soft labels.
+    """Fits one Gaussian of latents per class, in a GAN whose critic was taught the target's soft labels.
 
     min_{μ,σ} E_ε[ implausibility(G(z)) + `weight`·CE(T(G(z)), y) ],  z = clip(μ + σ⊙ε), ε ~ N(0, I),
 

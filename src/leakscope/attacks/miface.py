@@ -72,11 +72,13 @@ class Miface(Attack):
             value, (gradient,) = value_and_gradient(lambda x, rows=rows: cost(x, rows), x[rows])
             latest[rows] = value
             better = value < lowest[rows]
-            lowest[rows[better]], best[rows[better]] = value[better], x[rows[better]]
+            best[rows] = torch.where(better[:, None, None, None], x[rows], best[rows])
+            lowest[rows] = torch.where(better, value, lowest[rows])
             if step < self.steps:
                 course.step(latest, gradient)
             going = (value > 1 - self.confidence) & (value < recent[rows].amax(1))
             recent[rows, step % self.window] = value
+            going = going.nonzero().squeeze(1)  # the one place of a step that waits for its numbers
             rows, gradient = rows[going], gradient[going]
             if step == self.steps or not len(rows):
                 break

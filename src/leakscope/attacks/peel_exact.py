@@ -179,7 +179,7 @@ class _Peeled:
 
 
 class _Table:
-    """One row a block: fits of all chunks, the method, and what the block loses."""
+    """One row per block: fits of all chunks, the method, and what the block loses."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, Any]] = {}

@@ -26,7 +26,7 @@ _FINAL_VIEWS = Views(area=(0.5, 0.9), ratio=(0.8, 1.2), mirrored=0.5)
 @ATTACKS.register("ppa")
 @dataclass(frozen=True)
 class Ppa(ClassAttack):
-    """Optimises the likeliest of many random styles in hyperbolic space, and keeps what stands random views.
+    """Optimises the likeliest of many random styles, and keeps pictures that survive random crops and shifts.
 
     1. Of `candidates` random w (truncated by ψ), each class keeps the `starts` with the highest softmax of T,
        averaged over the picture and its mirror image.

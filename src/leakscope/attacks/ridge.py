@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._release import PublicReleases, child
+from leakscope.attacks._sights import FARTHEST, feature_scale
 from leakscope.attacks._spectrum import Spectrum, sketched
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.devices import brought, widened
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
@@ -51,16 +53,15 @@ class Ridge(Attack):
         features, pixels = self._rows(releases)
         draws = len(features) // len(pixels)
         # Features come in single precision; their Gram matrix needs twice the digits.
-        z = features.flatten(1).double()
-        deviation = z.std(0, correction=0)
-        scale = torch.where(deviation > 1e-9 * z.mean(0).abs().clamp_min(1e-9), deviation, torch.inf)
+        z = widened(features).flatten(1)
+        scale = feature_scale(z)
         z = z / scale
-        center, mean = z.mean(0), pixels.double().mean(0)
+        center, mean = z.mean(0), widened(pixels).mean(0)
         z = z - center
-        x = (pixels.double() - mean).repeat_interleave(draws, 0)
+        x = (widened(pixels) - mean).repeat_interleave(draws, 0)
 
         fit = Spectrum.of(z)
-        sketch = sketched(x, child(rng, view.device))
+        sketch = sketched(x, child(rng, x.device))
         level = float(fit.eigenvalues.mean()) or 1.0  # features that never vary: any strength gives the mean picture
         strengths = [strength * level for strength in self.strengths]
         errors = [fit.left_out_error(sketch, strength, draws) for strength in strengths]
@@ -93,10 +94,11 @@ class Ridge(Attack):
         del rng
         if seen.features is None:
             raise ValueError("ridge rebuilds observed inputs; it was handed no features")
-        learnt = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
+        learnt = {name: brought(tensor, view.device) for name, tensor in prepared.tensors.items()}
         images = learnt["mean"].expand(len(seen), -1)
         if "scale" in learnt:
-            z = (seen.features.to(view.device).flatten(1) / learnt["scale"] - learnt["center"]).float()
+            features = widened(seen.features.to(view.device)).flatten(1)
+            z = (features / learnt["scale"] - learnt["center"]).clamp(-FARTHEST, FARTHEST).to(learnt["mean"])
             if "weights" in learnt:
                 images = images + z @ learnt["weights"]
             else:

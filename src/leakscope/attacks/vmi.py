@@ -29,7 +29,7 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 @ATTACKS.register("vmi")
 @dataclass(frozen=True)
 class Vmi(ClassAttack):
-    """Fits a flow of latents a class: likely to the target, and no further from the prior than that takes.
+    """Fits a flow of latents per class: likely to the target, and no further from the prior than that takes.
 
     min_q E_{z~q}[CE(T(G(z)), y)] + `divergence`·KL(q ‖ N(0, I))
 
@@ -94,11 +94,11 @@ class Vmi(ClassAttack):
             shared = noise.repeat_interleave(layers, 0)
             z, volume = flows(shared)
             distance = divergence(shared, z, volume).view(-1, layers).mean(1)
-            styles = generator.to_style(z.float().flatten(0, 1)).view(len(classes), layers, noise.shape[1], -1)
+            styles = generator.to_style(z.to(noise).flatten(0, 1)).view(len(classes), layers, noise.shape[1], -1)
             pictures = generator.from_style(styles.transpose(1, 2).flatten(0, 1))
             labels = classes.repeat_interleave(noise.shape[1])
             miss = cross_entropy(target.scores(pictures), labels).view(len(classes), -1).mean(1)
-            return pictures, miss.double() + self.divergence * distance
+            return pictures, miss.to(distance) + self.divergence * distance
 
         for _ in range(self.steps):
             with torch.enable_grad():

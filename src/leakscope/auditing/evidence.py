@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakscope.auditing.verdict import evidence
-from leakscope.core.results import EvidenceReport
+from leakscope.core.reports import EvidenceReport
 
 
 @dataclass(frozen=True)

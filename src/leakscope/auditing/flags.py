@@ -24,6 +24,14 @@ BLIND = 0.02
 EXPOSED_MEAN = 0.5
 #: Share of right labels by which what was observed may fall short of what the network was credited with …
 SHORTFALL = 0.1
+#: Shares of pictures told apart by their release between which some are treated as others are not.
+UNEVEN = (0.02, 0.9)
+#: A release from which this share of small changes can be read holds the picture.
+FOLLOWS = 0.5
+#: What an attack must read beyond the label of such a release when no noise is there to stop it.
+UNREAD = 0.15
+#: Share of released features that may be chaotic: more are a code, not features.
+CHAOTIC = 0.05
 #: Blocks a flag names; a failure spreads from the first to all that are peeled after it.
 _NAMED = 3
 
@@ -49,6 +57,8 @@ def with_flags(
     """The results of one target under one threat, each with every flag that it, its controls and its rivals raise."""
     against = _across(results)
     blind, linear = _blind(results), _only_linear(results)
+    unread = target.follows > FOLLOWS and _label_at_most(results, TIE if target.random_release else UNREAD)
+    missed = target.server_leak is not None and target.server_leak > max((r.leak for r in results), default=1.0) + TIE
     lost = target.has_use and collapsed(target.accuracy, twin_accuracy, len(target.classes))
     flagged = []
     for result in results:
@@ -56,7 +66,8 @@ def with_flags(
         raised = dict.fromkeys((*_own(result, target), *against[result.key]), where)
         raised |= {c.flag: c.where or c.attack for c in result.controls if c.flag is not None and not c.passed}
         place = f"{target.defense.label} at {target.cut}, seed {target.seed}"
-        raised |= dict.fromkeys(_of_target(result, target, blind=blind, linear=linear), place)
+        shared = _of_target(result, target, blind=blind, linear=linear, missed=missed, unread=unread)
+        raised |= dict.fromkeys(shared, place)
         if lost:
             raised[FlagId.ACCURACY_COLLAPSED] = f"{target.defense.label} at {target.cut}"
         named = {flag: _with_blocks(flag, place, result.diagnostics) for flag, place in raised.items()}
@@ -71,6 +82,12 @@ def _blind(results: Sequence[AttackResult]) -> bool:
     return bool(floors) and max(result.leak for result in results) < max(floors) - BLIND
 
 
+def _label_at_most(results: Sequence[AttackResult], margin: float) -> bool:
+    """Whether no attack tells more, by `margin`, than the label that the server reads from the same features."""
+    floors = [result.label_floor for result in results if result.label_floor is not None]
+    return bool(floors) and max(result.leak for result in results) < max(floors) + margin
+
+
 def _only_linear(results: Sequence[AttackResult]) -> bool:
     """Whether every attack that is trained or searches loses to a linear one."""
     linear = max((result.leak for result in results if result.traits.linear), default=None)
@@ -78,7 +95,9 @@ def _only_linear(results: Sequence[AttackResult]) -> bool:
     return linear is not None and bool(others) and linear > max(others) + BLIND
 
 
-def _of_target(result: AttackResult, target: TargetRecord, *, blind: bool, linear: bool) -> Iterable[FlagId]:
+def _of_target(
+    result: AttackResult, target: TargetRecord, *, blind: bool, linear: bool, missed: bool, unread: bool
+) -> Iterable[FlagId]:
     """Flags of all results of a target."""
     if blind:
         yield FlagId.BLIND
@@ -86,8 +105,20 @@ def _of_target(result: AttackResult, target: TargetRecord, *, blind: bool, linea
         yield FlagId.LINEAR_BEATS_ALL
     if target.batch_dependent:
         yield FlagId.BATCH_DEPENDENT
+    if missed:
+        yield FlagId.SERVER_SEES_MORE
+    if unread:
+        yield FlagId.UNREAD
+    if target.unsteady:
+        yield FlagId.UNSTEADY
+    if UNEVEN[0] < target.told_apart < UNEVEN[1]:
+        yield FlagId.UNEVEN
+    if target.chaotic > CHAOTIC:
+        yield FlagId.CHAOTIC
     if result.exposed and result.leak < EXPOSED_MEAN:
         yield FlagId.VICTIMS_EXPOSED
+    if result.strays:
+        yield FlagId.RELEASE_DIFFERS
     seen, credited = result.observed_accuracy, target.accuracy
     if seen is not None and credited is not None and target.has_use:
         # Two standard errors of a share of n victims, beside the shortfall.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.core.results import ExposedShare, Summary
+from leakscope.core.reports import ExposedShare
+from leakscope.core.results import Summary
 from leakscope.stats.effects import crossed_interval
 from leakscope.stats.exposure import exposed_bound, share_bound
 from leakscope.stats.intervals import ratio_scores

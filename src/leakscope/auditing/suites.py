@@ -7,13 +7,14 @@ from leakscope.core.errors import unknown
 from leakscope.core.spec import Plain
 
 #: By goal and name. `quick` looks; `full` is what evidence level E1 asks for. An attack that needs a structure which
-#: a target does not have (residual blocks, sparse layers) drops out there.
+#: a target does not have (residual blocks, sparse layers) drops out there, and one that
+#: guesses drops out where the threat model grants what it would guess.
 SUITES: dict[str, dict[str, list[str | Plain]]] = {
     "pictures": {
-        "quick": ["ridge", {"kind": "auto", "effort": "quick"}, "peel-exact", "analytic-sparse"],
+        "quick": ["ridge", "auto", "peel-exact", "analytic-sparse", "pseudo-client"],
         "full": [
             "ridge",
-            "auto",
+            {"kind": "auto", "effort": "full"},
             "decoder",
             {"kind": "decoder", "front": "dense"},
             {"kind": "decoder", "front": "residual"},
@@ -23,6 +24,7 @@ SUITES: dict[str, dict[str, list[str | Plain]]] = {
             "peel-exact",
             "e2e-lbfgs",
             "analytic-sparse",
+            "pseudo-client",
         ],
     },
     "identities": {

@@ -8,15 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leakscope.core.errors import UsageError
-from leakscope.core.results import (
-    Direction,
-    EvidenceReport,
-    Flag,
-    GateReport,
-    GroupReport,
-    Summary,
-    TargetReport,
-)
+from leakscope.core.reports import EvidenceReport, GateReport, GroupReport, TargetReport
+from leakscope.core.results import Direction, Flag, Summary
 from leakscope.core.words import CONTROLS_FAILED, LEVELS, Verdict
 from leakscope.stats.exposure import victims_needed
 

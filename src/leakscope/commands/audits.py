@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leakscope.auditing.verdict import gravest
+from leakscope.commands.settings import print_json
 from leakscope.core.errors import UsageError
+from leakscope.core.results import to_json
 from leakscope.experiments.audit import Audit
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.folder import require_writable, write_folder
@@ -65,8 +68,16 @@ def run_plans(
     return finished
 
 
+def told(finished: Mapping[str, Audit], as_json: bool) -> int:
+    """The exit code of finished audits; their reports are printed as JSON when asked for."""
+    if as_json:
+        documents = {name: to_json(audit.report) for name, audit in finished.items()}
+        print_json(documents if len(documents) > 1 else next(iter(documents.values())))
+    return gravest(audit.exit_code for audit in finished.values())
+
+
 def _workers(plans: Mapping[str, Plan], place: Workplace, manner: Manner) -> int | None:
-    """As many as asked for; unasked, one a core for class attacks on a processor: long jobs that share little."""
+    """As many as asked for; unasked, one per core for class attacks on a processor: long jobs that share little."""
     if manner.workers is not None or place.device.type != "cpu":
         return manner.workers
     from leakscope.runners.machine import usable_cores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,11 @@ from leakscope.options import (
     option,
 )
 
+if TYPE_CHECKING:
+    from leakscope.runners.bench import Bench
+    from leakscope.runners.schedule import Schedule
+    from leakscope.store import Store
+
 
 def bench(
     grid: Annotated[Path, typer.Argument(help="A YAML grid: data × models × threats × defenses × attacks × seeds.")],
@@ -33,7 +38,9 @@ def bench(
     scale: Scale = None,
     set_: Set = None,
     runner: Annotated[RunnerName, option("--runner", help="Where jobs run.", panel=RUN)] = RunnerName.pool,
-    workers: Annotated[int | None, option("--workers", help="Jobs at a time.  [one a core or GPU]", panel=RUN)] = None,
+    workers: Annotated[
+        int | None, option("--workers", help="Jobs at a time.  [one per core or GPU]", panel=RUN)
+    ] = None,
     threads: Annotated[int, option("--threads", help="CPU threads of a job.", panel=RUN)] = 1,
     device: Device = "auto",
     ray_address: Annotated[
@@ -57,7 +64,7 @@ def bench(
     """
     from leakscope.runners.bench import plan_bench, run_bench
     from leakscope.runners.machine import Machine, usable_cores
-    from leakscope.runners.status import describe_expectation, expectation, failures, strongest
+    from leakscope.runners.status import describe_expectation, expectation
     from leakscope.store import Store
 
     kept = Store(store)
@@ -78,23 +85,24 @@ def bench(
 
         watchers = [tracker(kind, kept, planned.name) for kind in track]
     schedule = run_bench(planned, kept, machine, retry=retry is Retry.failed, quiet=quiet or json_, watchers=watchers)
-    failed = failures(planned, schedule, kept)
-    if json_:
+    return _told(planned, schedule, kept, json_)
+
+
+def _told(planned: Bench, schedule: Schedule, store: Store, as_json: bool) -> int:
+    """What came of a grid, and its exit code."""
+    from leakscope.runners.status import failures, strongest
+
+    failed = failures(planned, schedule, store)
+    if as_json:
         rows = [{"key": job.key, "state": schedule.states[job.id], **asdict(job.named)} for job in planned.of("attack")]
-        print_json(
-            {
-                "grid": planned.key,
-                "counts": schedule.counts,
-                "failures": [asdict(failure) for failure in failed],
-                "results": rows,
-            }
-        )
+        wrong = [asdict(failure) for failure in failed]
+        print_json({"grid": planned.key, "counts": schedule.counts, "failures": wrong, "results": rows})
     else:
-        for line in strongest(planned, schedule, kept):
+        for line in strongest(planned, schedule, store):
             typer.echo(line)
         for failure in failed:
             typer.echo(f"failed: {failure.title}: {failure.error} (leakscope show {failure.key[:8]})")
-        typer.echo(f"{planned.name}: {schedule.sentence}; store {store}")
+        typer.echo(f"{planned.name}: {schedule.sentence}; store {store.root}")
     return 3 if failed else 0 if schedule.finished else 4
 
 

@@ -107,7 +107,7 @@ def schema(
     audit: Annotated[bool, typer.Option("--audit", help="Of the audit.json that an audit writes, instead.")] = False,
 ) -> int:
     """Print the JSON Schema of audit configurations."""
-    from leakscope.core.results import audit_schema
+    from leakscope.core.reports import audit_schema
     from leakscope.experiments.config import AuditConfig
 
     print_json(audit_schema() if audit else AuditConfig.model_json_schema())

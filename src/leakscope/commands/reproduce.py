@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,9 +24,16 @@ from leakscope.options import (
     option,
 )
 
+if TYPE_CHECKING:
+    from leakscope.studies.records import Part
+    from leakscope.studies.reproductions import Reproduction
+
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A published table; without one they are listed.")] = None,
+    list_: Annotated[
+        bool, option("--list", help="Every table and figure of the papers: covered, or why not.", panel=RUN)
+    ] = False,
     scale: Annotated[
         ReproductionScale, option("--scale", help="small: two cores, about an hour; paper: its own sizes.", panel=RUN)
     ] = ReproductionScale.small,
@@ -48,23 +54,22 @@ def reproduce(
 
     Examples:
 
-      leakscope reproduce
+      leakscope reproduce --list
 
       leakscope reproduce peel-table2 --data-root ../shared/data --workers 2
     """
-    from leakscope.studies.reproductions import compared, reproduction, reproductions
+    from leakscope.studies.reproductions import reproduction
 
-    if name is None:
-        for entry in reproductions().values():
-            typer.echo(f"{entry.name:15} {entry.what} ({entry.source})")
-        return 0
+    if list_ or name is None:
+        return print_coverage(json_) if list_ else print_names()
     entry = reproduction(name)
-    path, wanted = entry.protocol(scale.value)
+    path, wanted = entry.protocol(name, scale.value)
 
     from leakscope.commands.audits import Manner, require_study, run_plans
     from leakscope.commands.settings import settings_of, show_plans, work_at
     from leakscope.experiments.config import AuditConfig
     from leakscope.experiments.plan import make_plans
+    from leakscope.studies.study import part_name, read_part
 
     if threads is not None:
         import torch
@@ -81,36 +86,72 @@ def reproduce(
     command = shlex.join(["leakscope", *sys.argv[1:]])
     manner = Manner(command, quiet=quiet or json_, silent=True, workers=workers, threads=threads)
     run_plans(plans, work_at(store, device), out, manner, study, results)
-    figures = json.loads((results / study.kind_name / f"{study.part}.json").read_text(encoding="utf-8"))
-    claims = [claim for claim in figures.get("claims", []) if claim["text"].startswith(entry.claims)]
-    rows = compared(entry, figures)
+    part = read_part(results / study.kind_name / f"{part_name(study, next(iter(plans.values())))}.json")
+    return print_part(name, entry, scale.value, part, json_)
+
+
+def print_part(name: str, entry: Reproduction, scale: str, part: Part, json_: bool) -> int:
+    """What came out, for people or for programs."""
+    from leakscope.commands.settings import print_json
+    from leakscope.core.results import to_json
+
     if json_:
-        told = {"name": name, "scale": scale.value, "source": entry.source, "claims": claims}
-        sys.stdout.write(json.dumps({**told, "figures": [row.as_dict() for row in rows]}, indent=1) + "\n")
+        figures, claims = ([to_json(each) for each in own] for own in (entry.rows(part), part.claims))
+        print_json({"name": name, "scale": scale, "source": entry.source, "figures": figures, "claims": claims})
     else:
-        print_reproduction(entry, scale.value, rows, claims)
+        print_reproduction(name, entry, scale, part)
     return 0
 
 
-def print_reproduction(entry: Any, scale: str, rows: list[Any], claims: list[dict[str, str]]) -> None:
-    """Published beside obtained, then claim by claim what came out."""
+def print_names() -> int:
+    """Every reproduction with its tables."""
+    from leakscope.studies.reproductions import listed
+
+    for name, entry in listed().reproductions.items():
+        typer.echo(f"{name:20} {', '.join(entry.tables)}: {entry.what} ({entry.source})")
+    return 0
+
+
+def print_coverage(json_: bool) -> int:
+    """Every table and figure of every paper: where it is looked at, or why it is not."""
+    from leakscope.commands.settings import print_json
+    from leakscope.studies.published import PAPERS, paper
+    from leakscope.studies.reproductions import coverage
+
+    found = {name: list(coverage(name)) for name in PAPERS}
+    if json_:
+        print_json({name: {each.number: vars(each) for each in own} for name, own in found.items()})
+        return 0
+    for name, own in found.items():
+        told = f"{sum(each.covered for each in own)} of {len(own)} covered"
+        typer.echo(f"{paper(name).short}: {told} ({paper(name).source})")
+        for each in own:
+            typer.echo(f"  {each.number:12} {'covered    ' if each.covered else 'not covered'}  {each.told}")
+    return 0
+
+
+def print_reproduction(name: str, entry: Reproduction, scale: str, part: Part) -> None:
+    """Published beside obtained with a verdict on each row, then claim by claim what came out."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(f"{entry.name} at scale {scale}: {entry.what}\n{entry.source}", markup=False)
+    console.print(f"{name} at scale {scale}: {entry.what}\n{entry.source}", markup=False)
+    rows = entry.rows(part)
     if rows:
         table = Table(box=None, pad_edge=False)
-        for column in ("figure", "published", "obtained", "95 % interval"):
-            table.add_column(column, justify="left" if column == "figure" else "right")
+        for column in ("table", "row", "figure", "published", "obtained", "95 % interval", "same?"):
+            table.add_column(column, justify="right" if column in {"published", "obtained"} else "left")
         for row in rows:
-            interval = "" if row.low is None or row.high is None else f"{row.low:.3g} to {row.high:.3g}"
-            obtained = "not run" if row.obtained is None else f"{row.obtained:.4g}"
-            table.add_row(row.what, f"{row.published:.4g}", obtained, interval)
+            found = row.obtained
+            known = found is not None and found.low is not None and found.high is not None
+            interval = f"{found.low:.3g} to {found.high:.3g}" if found is not None and known else ""
+            obtained = "not run" if found is None else f"{found.value:.4g}"
+            table.add_row(row.table, row.row, row.metric, f"{row.published:.4g}", obtained, interval, row.verdict)
         console.print(table)
     else:
-        console.print("No published figures are on file for it; its claims are.")
-    for claim in claims:
-        console.print(f"{claim['outcome']:13}  {claim['text']}: {claim['because']}", markup=False, soft_wrap=True)
-    if not claims:
-        console.print("cannot tell: the study names no claim.")
+        console.print("No published figures of these tables are about these data; its claims are judged.")
+    for claim in part.claims:
+        console.print(f"{claim.verdict.value:13}  {claim.statement}: {claim.reason}", markup=False, soft_wrap=True)
+    if not part.claims:
+        console.print("cannot tell: of every claim one side was not run.")

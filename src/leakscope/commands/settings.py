@@ -14,14 +14,14 @@ from leakscope.core.errors import UsageError
 
 def settings_of(given: dict[str, Any], extra: list[str] | None) -> dict[str, Any]:
     """Options the user gave, as dotted settings."""
-    import yaml
+    from leakscope.core.yaml_text import parse_yaml
 
     settings = {key: value for key, value in given.items() if value is not None}
     for item in extra or []:
         key, equals, value = item.partition("=")
         if not equals:
             raise UsageError(f"--set {item}: write it as --set name=value")
-        settings[key] = yaml.safe_load(value)
+        settings[key] = parse_yaml(value, f"--set {key}")
     return settings
 
 
@@ -37,12 +37,11 @@ def plan_of(config: Path | None, scale: str | None, extra: list[str] | None, thr
 
 
 def work_at(store: Path, device: str) -> Any:
-    from leakscope.api import choose_device
     from leakscope.experiments.workplace import Workplace
+    from leakscope.runners.devices import chosen
     from leakscope.store import Store
 
-    chosen = choose_device(device)
-    return Workplace(Store(store), chosen)
+    return Workplace(Store(store), chosen(device))
 
 
 def print_json(value: object) -> None:

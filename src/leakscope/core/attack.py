@@ -80,6 +80,10 @@ class Attack(ABC):
         """Why this attack cannot run on a network, with the remedy; asked before anything is trained."""
         return None
 
+    def unneeded(self, threat: ThreatModel) -> str | None:
+        """Why a suite leaves this attack out although it could run: others do better with what is granted."""
+        return None
+
     def longer(self) -> Attack | None:
         """The same attack with a larger budget; None: it has none to enlarge."""
         steps = getattr(self, "steps", None)

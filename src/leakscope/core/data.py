@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class ImageSet:
         return replace(self, images=self.images[index], labels=self.labels[index])
 
     def fingerprints(self) -> list[str]:
-        """One content hash an image, at 8-bit depth: what a re-encoding would preserve."""
+        """One content hash per image, at 8-bit depth: what a re-encoding would preserve."""
         pixels = self.images if not self.pixels else (self.images * 255).round().to(torch.uint8)
         rows = pixels.contiguous().flatten(1).numpy()
         return [hashlib.blake2b(row.tobytes(), digest_size=12).hexdigest() for row in rows]
@@ -73,6 +73,15 @@ class Dataset(Protocol):
 DATASETS: Kind[Dataset] = Kind("dataset", "leakscope.data")
 
 
+def joined(first: ImageSet, second: ImageSet) -> ImageSet:
+    """Both, one after the other; they must name the same classes."""
+    if first.classes != second.classes:
+        raise ValueError("sets with different classes cannot be joined: their labels mean different things")
+    return replace(
+        first, images=torch.cat([first.images, second.images]), labels=torch.cat([first.labels, second.labels])
+    )
+
+
 @dataclass(frozen=True)
 class Splits:
     """Who owns which pictures: the target trains on `private`, users send `heldout`, the attacker has `public`."""
@@ -80,6 +89,12 @@ class Splits:
     private: ImageSet
     heldout: ImageSet
     public: ImageSet
+
+    def attackers(self, whose: Literal["own", "private", "both"]) -> ImageSet:
+        """The pictures an attacker has: its own, those the target was trained on, or both."""
+        if whose == "both":
+            return joined(self.public, self.private)
+        return self.public if whose == "own" else self.private
 
     def require_disjoint_images(self) -> None:
         """Refuse splits that share a picture: an attacker who owns the answer proves nothing."""

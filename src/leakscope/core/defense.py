@@ -51,6 +51,8 @@ class Defense:
     owns_backward: ClassVar[bool] = False
     #: Keeps weights as they were before private training: the network must have learned something by then.
     keeps_first_weights: ClassVar[bool] = False
+    #: Promises nothing about private pictures that the network learned from before it acted.
+    from_scratch: ClassVar[bool] = False
 
     def augment(self, data: ImageSet, rng: torch.Generator) -> ImageSet:
         """The training data (GAN samples added, …)."""
@@ -85,6 +87,9 @@ class Defense:
 
     def after_step(self, split: SplitModel, aux: nn.Module) -> None:
         """After the optimiser's step: dictionary updates, projections."""
+
+    def finish(self, split: SplitModel, aux: nn.Module) -> None:
+        """Once, after training, when the weights to keep are chosen: what is measured on them is kept with them."""
 
     def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
         """What leaves the client, in training and when deployed."""
@@ -171,6 +176,10 @@ class Stack(Defense):
     def after_step(self, split: SplitModel, aux: nn.Module) -> None:
         for part, own in self._each(aux):
             part.after_step(split, own)
+
+    def finish(self, split: SplitModel, aux: nn.Module) -> None:
+        for part, own in self._each(aux):
+            part.finish(split, own)
 
     def release(self, z: Tensor, rng: torch.Generator | None, *, training: bool = False) -> Tensor:
         for part in self.parts:

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """Something the user asked for cannot be done; the message says what to do instead."""
+    """Something the user asked for cannot be done; the message says what to do instead.
+
+    One line, whatever names of files and fields it quotes: a line break or an escape sequence in one of them is
+    shown, not obeyed.
+    """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
+
+
+def one_line(text: str) -> str:
+    """`text` with every sign that breaks a line, steers a terminal or is not seen written as its escape."""
+    if text.isprintable():
+        return text
+    return "".join(sign.encode("unicode_escape").decode() if _hidden(sign) else sign for sign in text)
+
+
+def _hidden(sign: str) -> bool:
+    category = unicodedata.category(sign)
+    return category[0] == "C" or category in ("Zl", "Zp")
 
 
 class NotGranted(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from leakscope.core.defense import Defense
@@ -109,6 +110,46 @@ class _ReachedCut(Exception):
         self.features = features
 
 
+#: Numbers per picture that are kept of what functions behind the cut compute, beside the outputs of layers.
+_KEPT = 2**18
+#: Operations whose output is their input in another shape or type.
+_SAME = ("view", "reshape", "detach", "clone", "expand", "_to_copy", "alias", "unsqueeze", "squeeze", "permute")
+
+
+class _Watched(TorchDispatchMode):
+    """Keeps what every operation computes for a batch of `count` pictures, also where no layer shows it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = count
+        self.on = False
+        self.number = 0
+        self.size = 0
+        self.kept: dict[str, Tensor] = {}
+        self.recent: dict[int, str] = {}  # places in memory of the last outputs
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        first = output[0] if isinstance(output, tuple | list) and output else output
+        name = str(func).split(".")[1] if "." in str(func) else str(func)
+        if self.on and isinstance(first, Tensor) and first.ndim > 1 and len(first) == self.count:
+            self.number += 1
+            numbers = first[0].numel() if len(first) else 0
+            fits = first.is_floating_point() and numbers > 1 and self.size + numbers <= _KEPT
+            if fits and not name.startswith(_SAME):
+                key = f"{name} {self.number}"
+                self.kept[key] = first.clone()
+                self.size += numbers
+                self.recent = {**dict(list(self.recent.items())[-3:]), first.data_ptr(): key}
+        return output
+
+    def shown(self, output: Tensor) -> None:
+        """A layer gave this output: what the operation inside it computed need not be kept twice."""
+        key = self.recent.pop(output.data_ptr(), None)
+        if key in self.kept:
+            self.size -= self.kept.pop(key)[0].numel()
+
+
 class SplitModel(nn.Module):
     """A network `head ∘ encoder` with a named cut between the two.
 
@@ -186,35 +227,43 @@ class SplitModel(nn.Module):
     def behind(self, x: Tensor, z: Tensor) -> dict[str, Tensor]:
         """Outputs of the layers behind the cut when the features `z` come out of it, in the order of computation.
 
-        Containers whose output is that of their last layer are left out. `x` only starts the network; layers
+        Then what functions compute outside of any layer. Containers whose output is that of their last layer are
+        left out. `x` only starts the network; layers
         that read what comes before the cut see it, not the pictures behind `z`.
         """
         kept: dict[str, Tensor] = {}
         last: list[Tensor] = [z]
         reached = False
+        watched = _Watched(len(z))
 
         def at_cut(features: Tensor) -> Tensor:
             nonlocal reached
             reached = True
-            return z.clone()
+            sent = z.clone()
+            watched.on = True
+            return sent
 
         def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
             def keep(module: nn.Module, args: Any, output: Any) -> None:
                 if reached and isinstance(output, Tensor) and output is not last[-1] and len(output) == len(z):
                     last.append(output)
+                    watched.shown(output)
                     # A copy: the next layer may work in place. A layer that runs again has its last output kept.
+                    watched.on = False
                     kept[name] = output.clone()
+                    watched.on = True
 
             return keep
 
         before = {self.cut, *(self.cut.rsplit(".", depth)[0] for depth in range(1, self.cut.count(".") + 1))}
         handles = [m.register_forward_hook(watch(n)) for n, m in self.model.named_modules() if n and n not in before]
         try:
-            self._forward(x, at_cut)
+            with watched:
+                self._forward(x, at_cut)
         finally:
             for handle in handles:
                 handle.remove()
-        return kept
+        return kept | watched.kept
 
     def decide(self, z: Tensor, start: Tensor) -> Tensor:
         """Scores of the features `z` that a client sent.

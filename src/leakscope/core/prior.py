@@ -79,7 +79,7 @@ class Generator(nn.Module, ABC):
         """Pictures of latents."""
 
     def implausibility(self, images: Tensor) -> Tensor:
-        """One number a picture, low where the prior believes it: the critic's loss as the generator sees it."""
+        """One number per picture, low where the prior believes it: the critic's loss as the generator sees it."""
         return images.new_zeros(len(images))
 
     @property

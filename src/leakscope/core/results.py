@@ -14,11 +14,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain, describe, label, unusual
-from leakscope.core.words import FLAGS, Control, FlagId, Severity, Verdict
+from leakscope.core.words import FLAGS, Control, FlagId, Severity
 
 T = TypeVar("T")
 Direction = Literal["high", "low"]
-SCHEMA = "leakscope/audit/2"
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,8 @@ class ThreatRecord:
     knows_defense: bool
     queries: int | None
     label: str
+    public: str = "own"  # whose pictures the attacker has: its own, the private ones, or both
+    shared_classes: bool = False  # a class attack whose attacker has other pictures of the attacked classes
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,18 @@ class TargetRecord:
     has_use: bool  # weights were given or trained, so that accuracy means something
     identity: Plain  # the specification it was made from
     notes: Plain = field(default_factory=dict)  # what the defence says about the training
+    unit_separability: Spread | None = None  # of features scaled to length 1, which a change of scale cannot move
+    stop: int | None = None  # the epoch of its run whose weights it has; None: the last
+    unsteady: bool = False  # the same pictures and random numbers gave different releases
+    told_apart: float = 1.0  # share of pictures whose release differs from that of every other of their label
+    chaotic: float = 0.0  # share of features that a change nobody sees moves as much as another picture does
+    server_leak: float | None = None  # what ridge rebuilds from the server's own activations
+    follows: float = 0.0  # share of small changes of a picture that can be read from what they change in its release
 
     @property
     def name(self) -> str:
-        return f"{self.model.label} ({self.defense.label}) at {self.cut}"
+        after = "" if self.stop is None else f" after epoch {self.stop}"
+        return f"{self.model.label} ({self.defense.label}) at {self.cut}{after}"
 
 
 @dataclass(frozen=True)
@@ -221,6 +230,8 @@ class AttackResult:
     label_floor: float | None = None  # leak of the class mean of the label that the head reads; None: no such floor
     observed_accuracy: float | None = None  # of the head on the very features that were observed
     exposed: int = 0  # victims whose own leak passes 0.9
+    victims_from: str = "heldout"  # see DataRecord
+    strays: bool = False  # what was observed is not what the same pictures release otherwise
     command: str | None = None  # what repeats it, but for cut, defence, attack and seed
     by: str | None = None  # who attacked, for an outside attack
     controls: tuple[ControlResult, ...] = ()
@@ -243,200 +254,10 @@ class Finding:
     result: AttackResult
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """An attack that did not run, and why."""
-
-    attack: str
-    defense: str
-    cut: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class BlockRow:
-    """One residual block: how far what an attack takes it to have read is from what it read."""
-
-    block: str
-    shape: tuple[int, ...]
-    error: float | None  # ‖x̂ − x‖ / ‖x‖
-    mse: float | None
-    lost: int | None  # dimensions the block does not keep
-
-
-@dataclass(frozen=True)
-class BlockTable:
-    attack: str
-    result: str
-    peeled: bool
-    rows: tuple[BlockRow, ...]
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Which residual blocks of a target leak."""
-
-    victims: int
-    attacks: tuple[BlockTable, ...]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What no attack on one noisy release can do better than, computed and not measured."""
-
-    sigma: float
-    entropy: float
-    rate: float
-    blind: float
-    nats: float
-    dimensions: int
-    pictures: int
-    assumptions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ExposedShare:
-    """How many victims' own pictures were rebuilt almost whole by any attack, and what that says of all others."""
-
-    count: int
-    victims: int
-    upper: float  # exact 95 % upper bound on the share of victims with an own leak above 0.9
-
-
-@dataclass(frozen=True)
-class TargetReport:
-    """A target with what the audit found of it."""
-
-    record: TargetRecord
-    strongest: str | None  # key of the result that rebuilt most
-    worst_case: Mapping[str, Summary]  # the strongest attack, corrected for having been chosen
-    exposed: ExposedShare | None = None
-    bound: Bound | None = None
-    blocks: Blocks | None = None
-
-
-@dataclass(frozen=True)
-class GroupReport:
-    """All seeds of one network with one defence at one cut: what a statement about the defence rests on."""
-
-    name: str
-    targets: tuple[str, ...]  # keys, one per seed
-    undefended: bool
-    leak: Summary  # the strongest attack; over several seeds, with seeds as a random effect
-    exposed: ExposedShare
-
-
-@dataclass(frozen=True)
-class ControlReport:
-    """All controls of one kind."""
-
-    kind: Control
-    what: str
-    passed: bool | None  # None: not run
-    required: float | None = None
-    results: tuple[ControlResult, ...] = ()
-    ceiling: float | None = None  # how often the evaluation network recognises real pictures
-
-
-@dataclass(frozen=True)
-class GateReport:
-    text: str
-    metric: str
-    limit: float
-    level: str | None
-    value: float  # the cautious end of the interval
-    held: bool
-    where: str
-    victims_needed: int | None = None  # that would decide it, where too few were attacked
-
-
-@dataclass(frozen=True)
-class EvidenceReport:
-    level: str
-    met: tuple[str, ...]
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PartRecord:
-    images: int
-    digest: str
-
-
-@dataclass(frozen=True)
-class DataRecord:
-    name: str
-    shape: tuple[int, ...]
-    classes: int
-    private: PartRecord
-    heldout: PartRecord
-    public: PartRecord
-    victims: int
-    trained_on: str = "private"  # `private`; `unknown`: weights were given and nobody said; `nothing`: not trained
-
-
-@dataclass(frozen=True)
-class ShownPictures:
-    """Which victims of a result are shown: by rule, at the most leaked decile, the median and the least leaked."""
-
-    groups: tuple[str, ...]
-    leak: tuple[float, ...]
-    victims: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class AuditReport:
-    """A finished audit: what audit.json holds."""
-
-    verdict: Verdict
-    sentence: str
-    reasons: tuple[str, ...]
-    gate: GateReport | None
-    exit_code: int
-    evidence: EvidenceReport
-    seconds: float
-    command: str
-    created: str
-    goal: str
-    goal_what: str
-    threat: ThreatRecord
-    data: DataRecord
-    config: Plain
-    versions: Mapping[str, str]
-    targets: tuple[TargetReport, ...]
-    groups: tuple[GroupReport, ...]
-    results: tuple[AttackResult, ...]
-    left_out: tuple[LeftOut, ...]
-    metrics: tuple[MetricInfo, ...]
-    floors: Mapping[str, Mapping[str, Summary]]
-    controls: tuple[ControlReport, ...]
-    flags: tuple[Flag, ...]
-    pictures: Mapping[str, ShownPictures]
-    schema: Literal["leakscope/audit/2"] = "leakscope/audit/2"
-
-    def control(self, kind: Control) -> ControlReport:
-        """All controls of a kind."""
-        return next(control for control in self.controls if control.kind == kind)
-
-    def target(self, key: str) -> TargetReport:
-        return next(target for target in self.targets if target.record.key == key)
-
-    def of_target(self, key: str) -> tuple[AttackResult, ...]:
-        """The results of one target."""
-        return tuple(result for result in self.results if result.target == key)
-
-    def result(self, key: str) -> AttackResult:
-        return next(result for result in self.results if result.key == key)
-
-    def to_frame(self) -> Any:
-        """One row per attack on a target, as a pandas DataFrame."""
-        return to_frame([Finding(self.target(result.target).record, result) for result in self.results])
-
-
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
+def adapter(cls: type[T]) -> TypeAdapter[T]:
     if cls not in _ADAPTERS:
         cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
         _ADAPTERS[cls] = TypeAdapter(cls)
@@ -445,14 +266,14 @@ def _adapter(cls: type[T]) -> TypeAdapter[T]:
 
 def to_json(value: object) -> Plain:
     """A result as plain JSON data."""
-    plain: Plain = _adapter(type(value)).dump_python(value, mode="json")
+    plain: Plain = adapter(type(value)).dump_python(value, mode="json")
     return plain
 
 
 def from_json(cls: type[T], plain: object, where: str = "the record") -> T:
     """A result from plain JSON data; what does not fit is refused in one line."""
     try:
-        return _adapter(cls).validate_python(plain)
+        return adapter(cls).validate_python(plain)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -483,9 +304,3 @@ def to_frame(entries: Iterable[Finding]) -> Any:
         }
         for entry in entries
     )
-
-
-def audit_schema() -> Plain:
-    """JSON Schema of audit.json."""
-    schema: Plain = _adapter(AuditReport).json_schema()
-    return schema

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import math
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +16,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from leakscope.core.errors import UsageError, unknown
 from leakscope.core.own_code import class_from, parted
+from leakscope.core.yaml_text import parse_yaml
 
 T = TypeVar("T")
 Plain = dict[str, Any]
+
+
+#: Metadata of a field that a method got after results with it were kept.
+LATER: Mapping[str, Any] = {"later": True}
 
 
 def digest(plain: object) -> str:
@@ -35,7 +40,8 @@ def describe(value: object) -> Any:
     """`value` as plain JSON data; equal configurations give equal descriptions.
 
     A registered method becomes `{"kind": name, "revision": n, field: …}`, so that bumping a
-    revision, or changing a field, changes every key that contains it.
+    revision, or changing a field, changes every key that contains it. A field with `LATER` as its metadata is
+    left out at its default: keys from before it was there still hold.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain: Plain = {}
@@ -48,6 +54,8 @@ def describe(value: object) -> Any:
             if not field.metadata.get("identity", True):
                 continue  # carried along, but already identified by another field
             item = getattr(value, field.name)
+            if field.metadata.get("later") and item == field.default:
+                continue
             if field.metadata.get("identity") == "unusual" and item == field.default:
                 continue  # a setting that came later: what was made without it keeps its identity
             # 1 and 1.0 are one configuration when the field is a float.
@@ -92,14 +100,27 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
         # Fields may hold our own protocols and torch objects, which pydantic checks by isinstance.
         cls.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
     try:
-        return TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
+        built = TypeAdapter(cls).validate_python(_with_nested_built(cls, fields))
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in item['loc']) or 'value'}: {item['msg']}" for item in error.errors()
         )
         raise UsageError(f"{name}: {problems}") from None
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{name}: {' '.join(str(error).split())[:300]}") from None
+    for key in fields:
+        if _has_odd_number(getattr(built, key)):
+            raise UsageError(f"{name}: {key} is not a finite number; no result could be kept under it")
+    return built
+
+
+def _has_odd_number(value: object) -> bool:
+    """Whether there is NaN or infinity in a field: most comparisons let them pass, and no key is made of them."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_has_odd_number(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(_has_odd_number(item) for item in value)
 
 
 def _with_nested_built(cls: type[Any], fields: Mapping[str, Any]) -> Plain:
@@ -132,8 +153,10 @@ def parse(text: str) -> Plain:
         if not equals and position:
             raise UsageError(f"{text!r}: write the {position + 1}th setting as field=value")
         try:
-            plain[key if equals else "*"] = yaml.safe_load(value if equals else item)
-        except yaml.YAMLError:
+            plain[key if equals else "*"] = parse_yaml(value if equals else item, f"{item[:60]!r}", finite=False)
+        except UsageError as error:
+            if "is not YAML" not in str(error):
+                raise
             raise UsageError(f"{text!r}: cannot read {item!r}; write field=value, lists as [1,2]") from None
     return plain
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from leakscope.core.defense import Defense
 from leakscope.core.errors import NotGranted, UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.prior import Generator, Prior, PriorState, Scores
+from leakscope.core.spec import LATER
 
 
 class Access(StrEnum):
@@ -39,6 +40,10 @@ class ThreatModel:
     public_data: bool = True
     knows_defense: bool = True  # False only to demonstrate obscurity
     queries: int | None = None  # pictures it may send; None: no limit
+    #: Whose pictures it has: its own, those the target was trained on (CEM's training-time attack), or both.
+    public: Literal["own", "private", "both"] = field(default="own", metadata=LATER)
+    #: Its pictures may show the attacked classes (Plug-&-Play on one digit set).
+    shared_classes: bool = field(default=False, metadata=LATER)
 
     @property
     def reach(self) -> frozenset[Access]:

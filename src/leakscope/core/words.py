@@ -97,6 +97,11 @@ class FlagId(StrEnum):
     RELEASE_DIFFERS = "release-differs"
     BATCH_DEPENDENT = "batch-dependent-release"
     VICTIMS_EXPOSED = "victims-exposed"
+    UNSTEADY = "unsteady-release"
+    UNEVEN = "uneven-release"
+    CHAOTIC = "chaotic-release"
+    SERVER_SEES_MORE = "server-sees-more"
+    UNREAD = "unread-release"
     NEAR_DUPLICATES = "near-duplicates"
 
 
@@ -126,9 +131,14 @@ FLAGS: dict[FlagId, Rule] = {
     FlagId.NOISE_NOT_AVERAGED: Rule("warns", "The release is random and this attack does not take its expectation."),
     FlagId.BLIND: Rule("blocks", "Every attack rebuilt less than the mean picture of the class that the server itself reads from the same features: the attackers are blind to what is there, and their failure says nothing."),
     FlagId.LINEAR_BEATS_ALL: Rule("blocks", "A linear inverter recovers more than every attack that is trained or searches: none of them was strong enough here to say what is left."),
-    FlagId.RELEASE_DIFFERS: Rule("blocks", "The network's accuracy on the very features that the attacker observed is far below the accuracy it was credited with: what was attacked is not what does the work."),
+    FlagId.RELEASE_DIFFERS: Rule("blocks", "The network's accuracy on the very features that the attacker observed is far below the accuracy it was credited with: or what was observed is not what the same pictures release otherwise: what was attacked is not what does the work."),
     FlagId.BATCH_DEPENDENT: Rule("blocks", "What is released for a picture depends on the pictures sent beside it, so that attacks that query one picture at a time see something else."),
     FlagId.VICTIMS_EXPOSED: Rule("blocks", "Some victims' own pictures were rebuilt almost whole (own leak above 0.9) although the mean is low: a mean protects nobody in particular. Set a limit such as exposed<=0.05."),
+    FlagId.UNSTEADY: Rule("blocks", "The same pictures with the same random numbers were released differently: what was attacked need not be what is sent next."),
+    FlagId.UNEVEN: Rule("blocks", "Some pictures can be told from every other by what is released for them, others cannot: a mean over all of them protects nobody in particular."),
+    FlagId.CHAOTIC: Rule("blocks", "A change of the picture that nobody sees moves many released features as much as another picture would, without any noise being drawn: they follow from the picture by a code that no attack can learn, and whoever holds the key reads them."),
+    FlagId.SERVER_SEES_MORE: Rule("blocks", "Ridge on the server's own activations rebuilds clearly more than every attack did: it is in the released features, and the attacks missed it."),
+    FlagId.UNREAD: Rule("blocks", "The release follows small changes of a picture in every direction, and yet no attack reads clearly more from it than the label: the picture is in it, in a form that none of the attacks reads."),
     FlagId.NEAR_DUPLICATES: Rule("blocks", "Some victims' pictures are nearly the same as a public picture: the attacker owns the answer, or the victim is not private."),
     FlagId.SINGLE_CLASS_MEANS: Rule("warns", "Public data lacks some victims' classes; their floor is the overall mean picture."),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.memory import allocating, require_room
 
 
 def checked(data: ImageSet, name: str = "the data set") -> ImageSet:
@@ -52,6 +53,9 @@ def resized(data: ImageSet, size: int) -> ImageSet:
     side = min(height, width)
     if (height, width) == (size, size):
         return data
+    values = len(data) * data.shape[0] * size * size
+    # The result, and what interpolation keeps beside it.
+    require_room(8 * values, f"{len(data)} pictures at {size}×{size}", "give a smaller --resize or use fewer pictures")
     top, left = (height - side) // 2, (width - side) // 2
     square = data.images[:, :, top : top + side, left : left + side]
     scaled = functional.interpolate(square, (size, size), mode="bilinear", align_corners=False, antialias=True)
@@ -66,13 +70,14 @@ def from_arrays(
         raise UsageError(f"{name}: images have the shape {images.shape}; they must be N×H×W or N×H×W×3")
     if images.ndim == 4 and images.shape[3] not in (1, 3):
         raise UsageError(f"{name}: images have {images.shape[3]} channels (last axis); they must have 1 or 3")
-    if images.dtype == np.uint8:
-        pixels = torch.from_numpy(np.ascontiguousarray(images)).float().div_(255)
-    elif np.issubdtype(images.dtype, np.floating):
-        pixels = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
-    else:
+    if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
         raise UsageError(f"{name}: pixels are {images.dtype}; save them as uint8, or as float in [0, 1]")
-    pixels = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+    with allocating(name, "use fewer pictures"), np.errstate(over="ignore"):  # what overflows is infinite, and told
+        if images.dtype == np.uint8:
+            pixels = torch.from_numpy(np.ascontiguousarray(images)).float().div_(255)
+        else:
+            pixels = torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))
+        pixels = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
     return _labelled(pixels, _numbers(labels, name), name, classes)
 
 

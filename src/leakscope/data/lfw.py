@@ -11,9 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.memory import require_room
 from leakscope.data.decoding import SUFFIXES, decoded
 from leakscope.data.folder import pictures, read
 from leakscope.data.images import from_arrays
@@ -71,11 +73,15 @@ class Lfw:
                         people[inside.parts[1]].append(entry.filename)
                 chosen = self._chosen({name: sorted(people[name]) for name in sorted(people)})
                 names = [name for files in chosen.values() for name in files]
-                arrays = [decoded(io.BytesIO(archive.read(name)), f"{path}:{name}", grey=self.grey) for name in names]
+                arrays: list[NDArray[np.uint8]] = []
+                for name in names:
+                    arrays.append(decoded(io.BytesIO(archive.read(name)), f"{path}:{name}", grey=self.grey))
+                    if arrays[-1].shape != arrays[0].shape:
+                        raise UsageError(f"{path} mixes image sizes; get a clean copy")
+                    if len(arrays) == 1:
+                        require_room(6 * len(names) * arrays[0].size, str(path), "set max_images")
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError) as error:
             raise UsageError(f"{path} is damaged ({error}); get a clean copy") from None
-        if len({array.shape for array in arrays}) > 1:
-            raise UsageError(f"{path} mixes image sizes; get a clean copy")
         labels = np.array([label for label, files in enumerate(chosen.values()) for _ in files])
         return from_arrays(np.stack(arrays), labels, "lfw", list(chosen))
 

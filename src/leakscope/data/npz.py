@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.memory import require_room
 from leakscope.data.folder import located
 from leakscope.data.images import from_arrays
 
@@ -73,28 +76,25 @@ def in_root(name: str, root: Path | None) -> Path:
 
 def read_npz(path: Path, classes: Sequence[str] | None = None) -> ImageSet:
     """The splits of one archive, joined. Arrays of Python objects are refused: loading one can run code."""
-    images, labels = [], []
+    images: list[NDArray[Any]] = []
+    labels: list[NDArray[Any]] = []
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise UsageError(f"{path} is a single array, not an archive; save it with numpy.savez")
-        with archive:
-            keys = set(archive.files)
-            for split in ("train", "val", "test"):
-                pair = {f"{split}_images", f"{split}_labels"}
-                if pair <= keys:
-                    images.append(archive[f"{split}_images"])
-                    labels.append(archive[f"{split}_labels"])
-                elif pair & keys:
-                    raise UsageError(f"{path} has {(pair & keys).pop()} but not {(pair - keys).pop()}; add it")
-            if not images:
-                found = ", ".join(sorted(keys)) or "nothing"
-                raise UsageError(f"{path} needs the arrays train_images and train_labels; it has: {found}")
-            if "class_names" in keys:
-                classes = [str(item) for item in archive["class_names"].ravel()]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = "it holds pickled objects" if "pickle" in str(error) else "it is damaged or no npz file"
-        raise UsageError(f"{path} was not loaded: {reason}; save plain arrays again with numpy.savez") from None
+        with zipfile.ZipFile(path) as archive:
+            members = {item.filename.removesuffix(".npy"): item for item in archive.infolist()}
+            wanted = _wanted(path, set(members))
+            _require_sizes(path, archive, [members[name] for name in (*wanted, "class_names") if name in members])
+            for name in wanted:
+                (images if name.endswith("images") else labels).append(_array(archive, members[name]))
+            if "class_names" in members:
+                classes = [str(item) for item in _array(archive, members["class_names"]).ravel()]
+    except UsageError:
+        raise
+    except MemoryError:
+        raise UsageError(f"{path} does not fit into memory; use fewer pictures") from None
+    except Exception as error:  # zipfile, zlib, lzma and numpy raise a dozen kinds for a damaged file
+        raise UsageError(
+            f"{path} was not loaded: {_reason(path, error)}; save plain arrays again with numpy.savez"
+        ) from None
     for part in images[1:]:
         if part.shape[1:] != images[0].shape[1:] or part.dtype != images[0].dtype:
             raise UsageError(f"{path}: its splits differ in image shape or type; save all of them alike")
@@ -102,6 +102,74 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> ImageSet:
     if len({part.ndim for part in flat}) > 1 or flat[0].ndim != 1:
         raise UsageError(f"{path}: labels must be one class number for each image (N or N×1)")
     for picture, label in zip(images, flat, strict=True):
-        if len(picture) != len(label):
-            raise UsageError(f"{path} has a split of {len(picture)} images with {len(label)} labels; make them equal")
+        if picture.ndim == 0 or len(picture) != len(label):
+            count = len(picture) if picture.ndim else 0
+            raise UsageError(f"{path} has a split of {count} images with {len(label)} labels; make them equal")
     return from_arrays(np.concatenate(images), np.concatenate(flat), str(path), classes)
+
+
+def _wanted(path: Path, keys: set[str]) -> list[str]:
+    """The names of the arrays of the splits that there are, pictures before labels."""
+    wanted: list[str] = []
+    for split in ("train", "val", "test"):
+        pair = [f"{split}_images", f"{split}_labels"]
+        if set(pair) <= keys:
+            wanted += pair
+        elif set(pair) & keys:
+            have, lack = sorted(pair, key=lambda name: name not in keys)
+            raise UsageError(f"{path} has {have} but not {lack}; add it")
+    if not wanted:
+        found = ", ".join(sorted(keys)) or "nothing"
+        raise UsageError(f"{path} needs the arrays train_images and train_labels; it has: {found[:300]}")
+    return wanted
+
+
+def _require_sizes(path: Path, archive: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Look at the headers before anything is read: an array has the bytes it claims, and all of them fit."""
+    total = 0
+    for member in members:
+        with archive.open(member) as file:
+            shape, dtype = _header(file)
+            start = file.tell()
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed != member.file_size - start:
+            raise ValueError(f"{member.filename} claims {claimed} bytes and has {member.file_size - start}")
+        total += 2 * claimed + 4 * math.prod(shape)  # as read, joined, and as float32
+    require_room(total, str(path), "use fewer pictures, or smaller ones")
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array, without its values; objects are refused."""
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError("unknown version of its arrays")
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("pickle")
+    if any(length < 0 for length in shape):
+        raise ValueError("negative length")
+    return shape, dtype
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as file:
+        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if "pickle" in str(error):
+        return "it holds pickled objects"
+    if "password" in str(error) or "encrypted" in str(error):
+        return "it is encrypted"
+    if isinstance(error, PermissionError):
+        return "you may not read it"
+    if isinstance(error, zipfile.BadZipFile) and _starts_with(path, b"\x93NUMPY"):
+        return "it is a single array, not an archive"
+    return "it is damaged or no npz file"
+
+
+def _starts_with(path: Path, mark: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(mark)) == mark

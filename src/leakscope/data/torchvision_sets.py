@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.memory import require_room
 from leakscope.data.folder import read
 from leakscope.data.images import from_arrays
 from leakscope.data.npz import read_npz
@@ -199,11 +200,20 @@ def _read_idx(folder: Path, name: str, root: Path | None, classes: Sequence[str]
 def parse_idx(path: Path) -> NDArray[np.uint8]:
     """An array of bytes in the idx format: 0, 0, type 8, rank, then each extent as big-endian int32, then the data."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error):
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(4)
+            rank = start[3] if len(start) == 4 and start[:3] == b"\0\0\x08" else 0
+            extents = file.read(4 * rank)
+            shape = [int.from_bytes(extents[4 * axis : 4 * axis + 4], "big") for axis in range(rank)]
+            claimed = math.prod(shape)
+            if 0 < rank <= 4 and len(extents) == 4 * rank:
+                require_room(6 * claimed, str(path), "get a clean copy, or use fewer pictures")
+                # One byte more than there should be: what unpacks to more is no idx file, however much more.
+                raw = file.read(claimed + 1)
+                if len(raw) == claimed:
+                    return np.frombuffer(raw, dtype=np.uint8).reshape(shape)
+    except MemoryError:
+        raise UsageError(f"{path} does not fit into memory; get a clean copy") from None
+    except (OSError, EOFError, zlib.error, OverflowError):
         raise UsageError(f"{path} is damaged; get a clean copy") from None
-    rank = raw[3] if raw[:3] == b"\0\0\x08" and len(raw) > 3 else 0
-    shape = [int.from_bytes(raw[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(rank)]
-    if not rank or len(raw) != 4 + 4 * rank + math.prod(shape):
-        raise UsageError(f"{path} is not a complete idx file of bytes; get a clean copy")
-    return np.frombuffer(raw, dtype=np.uint8, offset=4 + 4 * rank).reshape(shape)
+    raise UsageError(f"{path} is not a complete idx file of bytes; get a clean copy")

@@ -10,11 +10,11 @@ from leakscope.core.exports import lazily
 EXPORTS = {
     "Adversarial": "adversarial", "BidoCoco": "bido_coco", "BidoHsic": "bido_hsic", "Bottleneck": "bottleneck",
     "CEM": "cem", "CEMFused": "cem_fused", "CEMGated": "cem_gated", "CEMLogDet": "cem_logdet", "CEMSlot": "cem_slot",
-    "DpSgd": "dp_sgd", "Dropout": "dropout", "GanAugment": "gan_augment", "Gaussian": "gaussian", "Gong": "gong",
-    "GongContinual": "gong_continual", "LabelSmoothing": "label_smoothing", "Laplace": "laplace", "Mid": "mid",
-    "MixCon": "mixcon", "NoDefense": "none", "NoPeek": "nopeek", "Patrol": "patrol", "Sca": "sca",
-    "ScaConv": "sca_conv", "SparseStandard": "sparse_standard", "TiedSparse": "tied_sparse", "TlDmi": "tl_dmi",
-    "TopK": "topk", "UniCon": "unicon",
+    "DpSgd": "dp_sgd", "Dropout": "dropout", "FisherNoise": "fisher_noise", "GanAugment": "gan_augment",
+    "Gaussian": "gaussian", "Gong": "gong", "GongContinual": "gong_continual", "LabelSmoothing": "label_smoothing",
+    "Laplace": "laplace", "Mid": "mid", "MixCon": "mixcon", "NoDefense": "none", "NoPeek": "nopeek", "Patrol": "patrol",
+    "Sca": "sca", "ScaConv": "sca_conv", "SparseStandard": "sparse_standard", "TiedSparse": "tied_sparse", "TlDmi":
+    "tl_dmi", "TopK": "topk", "UniCon": "unicon",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from leakscope.defenses.cem_slot import CEMSlot as CEMSlot
     from leakscope.defenses.dp_sgd import DpSgd as DpSgd
     from leakscope.defenses.dropout import Dropout as Dropout
+    from leakscope.defenses.fisher_noise import FisherNoise as FisherNoise
     from leakscope.defenses.gan_augment import GanAugment as GanAugment
     from leakscope.defenses.gaussian import Gaussian as Gaussian
     from leakscope.defenses.gong import Gong as Gong

@@ -21,7 +21,7 @@ from leakscope.defenses._weight import refuse_not_positive
 class DependencyOptimization(Defense, ABC):
     """Hidden layers made independent of the picture and dependent on the label; a subclass measures dependence."""
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     input_weight: float
     label_weight: float
@@ -63,11 +63,11 @@ class DependencyOptimization(Defense, ABC):
         with torch.autocast(step.x.device.type, enabled=False):
             x = self.prepared(gaussian_kernel(step.x, self.sigma))
             y = self.prepared(label_kernel(step.y, step.scores.shape[1]))
-            loss = step.task_loss.new_zeros((), dtype=torch.float64)
+            loss = x.new_zeros(())
             for z in hidden:
                 own = self.prepared(gaussian_kernel(z, self.sigma))
                 loss = loss + self.input_weight * self.dependence(own, x) - self.label_weight * self.dependence(own, y)
-        return loss.to(step.task_loss.dtype)
+        return loss.to(step.task_loss)
 
     def after_step(self, split: SplitModel, aux: nn.Module) -> None:
         if isinstance(aux, Hidden):

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leakscope.core.devices import widened
+
 
 def gaussian_kernel(values: Tensor, sigma: float) -> Tensor:
     """exp(−‖a − b‖² / (2σ²·dim)) of every two rows, in double precision: m×m."""
-    flat = values.flatten(1).double()
+    flat = widened(values.flatten(1))
     flat = flat - flat.mean(0)  # distances stay, and fewer digits cancel
     norms = flat.square().sum(1)
     squared = (norms[:, None] + norms[None] - 2 * flat @ flat.T).clamp_min(0)
@@ -18,7 +20,7 @@ def gaussian_kernel(values: Tensor, sigma: float) -> Tensor:
 
 def label_kernel(y: Tensor, classes: int) -> Tensor:
     """1 for two samples of one class, 0 for others: the linear kernel of one-hot labels."""
-    onehot = F.one_hot(y, classes).double()
+    onehot = widened(F.one_hot(y, classes))
     return onehot @ onehot.T
 
 

@@ -25,6 +25,6 @@ def deployed(split: SplitModel) -> Iterator[torch.device]:
 
 
 def flat_features(split: SplitModel, images: Tensor, batch: int = 256) -> Tensor:
-    """Features of the network in eval mode, one row a picture, where the network is: N×D."""
+    """Features of the network in eval mode, one row per picture, where the network is: N×D."""
     with deployed(split) as device:
         return torch.cat([split.encode(part.to(device)).flatten(1).float() for part in images.split(batch)])

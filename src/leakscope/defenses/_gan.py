@@ -97,9 +97,11 @@ def trained_generator(data: ImageSet, steps: int, width: int, rng: torch.Generat
         raise UsageError("a GAN draws pictures; this data set holds points, so take another defence")
     classes = len(data.classes)
     with seeds.ambient(int(torch.randint(2**62, (), generator=rng)), "gan"):
-        generator, average = (Generator(data.shape, classes, width).to(device) for _ in range(2))
-        discriminator = Discriminator(data.shape, classes, width).to(device)
-        discriminator(data.images[:1].to(device), data.labels[:1].to(device))  # fixes the size of its lazy layer
+        # All weights are drawn on the CPU, the same for any device; then they move.
+        generator, average = (Generator(data.shape, classes, width) for _ in range(2))
+        discriminator = Discriminator(data.shape, classes, width)
+        discriminator(data.images[:1], data.labels[:1])  # fixes the size of its lazy layer
+    generator, average, discriminator = generator.to(device), average.to(device), discriminator.to(device)
     average.load_state_dict(generator.state_dict())
     makers, judges = (torch.optim.Adam(m.parameters(), _RATE, (0.5, 0.99)) for m in (generator, discriminator))
     count = min(_BATCH, len(data))

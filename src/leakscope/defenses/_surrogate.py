@@ -90,7 +90,7 @@ class Watched(nn.Module):
 class AttentionForm(Defense, ABC):
     """Settings and course that the attention forms of CEM share; a form says what it learns and its loss."""
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 16.0
     sigma: float = 0.025

@@ -52,6 +52,14 @@ class InnerAttacker(nn.Module):
         self.optimizer = torch.optim.Adam(decoder.parameters(), rate)
         self.register_buffer("error", torch.tensor(float("nan")))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> InnerAttacker:
+        """Moving a module to some devices makes its parameters anew: the optimiser follows them."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        state = self.optimizer.state_dict()
+        self.optimizer = torch.optim.Adam(self.decoder.parameters(), self.rate)
+        self.optimizer.load_state_dict(state)
+        return self
+
     def get_extra_state(self) -> dict[str, Any]:
         return self.optimizer.state_dict()
 
@@ -97,7 +105,7 @@ class Adversarial(Defense):
     are normalised by groups, not batches, so that it is the same network when it learns and when it attacks.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 0.3
     threshold: float = 0.5

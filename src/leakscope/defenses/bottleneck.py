@@ -46,7 +46,7 @@ class Bottleneck(Defense):
     """
 
     #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     channels: int = 8
     stride: int = 1

@@ -73,7 +73,7 @@ class CEM(Defense):
     logging only are not computed; the variant without logarithm is left out.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 16.0
     sigma: float = 0.025

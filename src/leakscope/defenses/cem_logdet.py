@@ -74,7 +74,7 @@ class CEMLogDet(Defense):
     floor of 0.01 and a hinge, twice a backward and a pass over the data each epoch (`cem`); none of it here.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 1.0
     sigma: float = 0.025

@@ -35,14 +35,21 @@ class Ledger(nn.Module):
     """How often the private data were asked, and how much of them each time."""
 
     steps: Tensor
-    rate: Tensor
+    expected: Tensor
+    total: Tensor
 
     def __init__(self, replaced: int) -> None:
         super().__init__()
         self.register_buffer("steps", torch.tensor(0))
-        self.register_buffer("rate", torch.tensor(0.0, dtype=torch.float64))
+        self.register_buffer("expected", torch.tensor(0))  # pictures a batch has on average
+        self.register_buffer("total", torch.tensor(0))
         self.replaced = replaced
         self.data: ImageSet | None = None  # the training set; batches are drawn from it
+
+    @property
+    def rate(self) -> float:
+        """The chance q of a picture to be in a batch; whole numbers, not q, are kept: some devices have no float64."""
+        return int(self.expected) / max(1, int(self.total))
 
 
 def _by_groups(layer: nn.Module) -> nn.GroupNorm:
@@ -128,8 +135,9 @@ class DpSgd(Defense):
     stopping (`patience`) looks at private pictures outside the ε.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
     owns_backward: ClassVar[bool] = True
+    from_scratch: ClassVar[bool] = True
 
     noise: float = 1.1
     clip: float = 1.0
@@ -180,7 +188,8 @@ class DpSgd(Defense):
                 own = own + self.noise * self.clip * blank(p, step.rng).normal_(generator=step.rng).to(p.device)
             p.grad = own / expected
         ledger.steps += 1
-        ledger.rate.fill_(expected / total)
+        ledger.expected.fill_(expected)
+        ledger.total.fill_(total)
 
     def _add(self, sums: list[Tensor], parameters: list[nn.Parameter], step: Step, x: Tensor, y: Tensor) -> None:
         task = F.cross_entropy(step.split.run(x, step.rng).scores, y, reduction="sum")
@@ -209,7 +218,7 @@ class DpSgd(Defense):
     def notes(self, split: SplitModel, aux: nn.Module) -> dict[str, Any]:
         assert isinstance(aux, Ledger)
         aux.data = None
-        steps, rate = int(aux.steps), float(aux.rate)
+        steps, rate = int(aux.steps), aux.rate
         return {
             "epsilon": self.epsilon(rate, steps) if steps else 0.0,
             "delta": self.delta,

@@ -27,7 +27,7 @@ class Dropout(Defense):
     """
 
     #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     p: float = 0.5
     rescale: bool = False

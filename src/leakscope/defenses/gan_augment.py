@@ -34,7 +34,7 @@ class GanAugment(Defense):
     convolutional GAN with binary cross-entropy, and its pictures are learned from.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 1.0
     gan_steps: int = 800

@@ -34,7 +34,7 @@ class Gaussian(Defense):
     """
 
     #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     sigma: float = 0.1
     in_training: bool = True

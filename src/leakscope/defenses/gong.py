@@ -43,7 +43,7 @@ class Gong(Defense):
     loss and so trains nothing.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 0.5
     gamma: float = 2.0

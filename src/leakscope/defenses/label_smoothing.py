@@ -40,7 +40,7 @@ class LabelSmoothing(Defense):
     alpha: float = -0.05
     schedule: Literal["late", "constant"] = "late"
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     def __post_init__(self) -> None:
         if not -float("inf") < self.alpha <= 1:

@@ -29,7 +29,7 @@ class Laplace(Defense):
     """
 
     #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     scale: float = 0.1  # b
     in_training: bool = True

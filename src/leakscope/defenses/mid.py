@@ -87,7 +87,7 @@ class Mid(Defense):
     of all scores of a batch (Dibbo et al., "Sparse coding architecture", 2024), which is no bottleneck.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 0.01
     width: int | None = None

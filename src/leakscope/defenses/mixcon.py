@@ -57,7 +57,7 @@ class MixCon(Defense):
     with one class has no pairs and gives 0.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 0.1
     beta: float = 0.01

@@ -49,7 +49,7 @@ class NoPeek(Defense):
     weight. Pictures are in [0, 1] rather than normalised by channel.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 1.0
 

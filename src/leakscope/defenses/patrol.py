@@ -73,7 +73,7 @@ class Patrol(Defense):
     loss, and adds a layer at the input; here they are scored by training itself, and nothing is added.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     share: float = 0.05
     at: float = 0.6

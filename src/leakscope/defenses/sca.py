@@ -50,7 +50,7 @@ class Sca(Defense):
     """
 
     #: All three read what a sparse code keeps: by its own dictionary, by learning, by gradients through the solver.
-    adaptive: ClassVar[tuple[str, ...]] = ("analytic-sparse", "decoder", "search")
+    adaptive: ClassVar[tuple[str, ...]] = ("analytic-sparse", "auto", "search")
     #: How many convolutions are exchanged when none is named.
     usual: ClassVar[int] = 2
 

@@ -90,7 +90,7 @@ class TiedSparse(Defense):
     was multiplied by zero, and α.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     threshold: float = 0.01
     atoms: int | None = None

@@ -27,7 +27,7 @@ class TopK(Defense):
     """
 
     #: A decoder trained on the defended features, with fresh draws, is the attack made against it.
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     keep: float = 0.1
     signed: bool = False

@@ -39,7 +39,7 @@ class UniCon(Defense):
     they are. A class with one sample in the batch has no pair and adds 0.
     """
 
-    adaptive: ClassVar[tuple[str, ...]] = ("decoder",)
+    adaptive: ClassVar[tuple[str, ...]] = ("auto",)
 
     weight: float = 0.1
 

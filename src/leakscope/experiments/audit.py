@@ -13,25 +13,28 @@ import torch
 from torch import Tensor
 
 from leakscope.auditing.evidence import Shown, level_of
+from leakscope.auditing.flags import TIE
 from leakscope.auditing.headline import Leaks, exposed, headline, over_seeds
 from leakscope.auditing.verdict import judge
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
-from leakscope.core.results import (
-    AttackResult,
+from leakscope.core.reports import (
     AuditReport,
     ControlReport,
-    ControlResult,
     DataRecord,
-    Finding,
-    Flag,
     GroupReport,
-    MetricInfo,
     PartRecord,
     ShownPictures,
+    TargetReport,
+)
+from leakscope.core.results import (
+    AttackResult,
+    ControlResult,
+    Finding,
+    Flag,
+    MetricInfo,
     Summary,
     TargetRecord,
-    TargetReport,
     from_json,
 )
 from leakscope.core.spec import describe, digest
@@ -132,9 +135,9 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
     controls = _controls(plan, store)
     found = _found(plan, store, controls)
     results = tuple(result for own in found for result in own.results)
-    ceiling = scene.goal.ceiling(scene, store)
+    ceiling, ceilings = scene.goal.ceiling(scene, store), scene.goal.ceilings(scene, store)
     reports = tuple(
-        replace(report, ceiling=ceiling) if report.kind is Control.POSITIVE else report
+        replace(report, ceiling=ceiling, ceilings=ceilings) if report.kind is Control.POSITIVE else report
         for report in scene.goal.control_reports(results, controls)
     )
     targets, maps = _targets(scene, found, store)
@@ -181,7 +184,10 @@ def _controls(plan: Plan, store: Store) -> list[ControlResult]:
         control
         for attack in plan.attacks
         for control in read_controls(
-            store, control_key(attack, scene.threat, first.splits, first.model, len(scene.first_victims))
+            store,
+            control_key(
+                attack, scene.threat, first.splits, first.model, len(scene.first_victims), scene.goal.judged_by(scene)
+            ),
         )
     ]
     if plan.config.evidence == "E2":
@@ -259,7 +265,8 @@ def _groups(found: Sequence[_Found], store: Store) -> tuple[GroupReport, ...]:
     """The seeds of each network, cut and defence together."""
     grouped: dict[str, list[_Found]] = {}
     for own in found:
-        grouped.setdefault(digest([own.spec.model, own.spec.cut, describe(own.spec.defense)]), []).append(own)
+        which = [own.spec.model, own.spec.cut, describe(own.spec.defense), own.spec.stop]
+        grouped.setdefault(digest(which), []).append(own)
     groups = []
     for seeds in grouped.values():
         leak, share = over_seeds([leaks_of(own.results, store) for own in seeds])
@@ -292,6 +299,14 @@ def _contests(result: AttackResult) -> bool:
     return result.traits.outside and result.leak > floor
 
 
+def _serves(own: _Found, plan: Plan) -> bool:
+    """Whether a twin shows what a defence hides: a network of somebody else's only when attacks see through it."""
+    if not plan.scene.architecture.foreign:
+        return True
+    floors = [result.label_floor for result in own.results if result.label_floor is not None]
+    return max(result.leak for result in own.results) > max(floors, default=0.0) + TIE
+
+
 def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]) -> Shown:
     passed = {report.kind: bool(report.passed) for report in reports}
     defended = [own for own in found if not own.record.undefended] or list(found)
@@ -301,7 +316,7 @@ def _shown(plan: Plan, found: Sequence[_Found], reports: Sequence[ControlReport]
         seeds=len(plan.seeds),
         positive=passed[Control.POSITIVE],
         negative=passed[Control.NEGATIVE],
-        twin=any(own.record.undefended for own in found),
+        twin=any(own.record.undefended and _serves(own, plan) for own in found),
         adaptive=plan.scene.threat.knows_defense
         and all(_adaptive(defense, own) for (_, defense), own in plan.suited.items()),
         canary=passed.get(Control.CANARY, Control.CANARY not in plan.scene.goal.control_words),
@@ -314,7 +329,8 @@ def _data(scene: Scene) -> DataRecord:
     parts = {name: PartRecord(len(part), part.digest()) for name, part in vars(scene.splits).items()}
     return DataRecord(
         name=scene.short_data_name, shape=scene.splits.private.shape, classes=len(scene.splits.private.classes),
-        victims=len(scene.first_victims), trained_on=scene.trained_on, **parts,
+        victims=len(scene.first_victims), victims_from=scene.config.chosen_victims.source,
+        trained_on=scene.trained_on, **parts,
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from leakscope.attacks.peel_exact import block_inputs
 from leakscope.core.attack import Observed
-from leakscope.core.results import AttackResult, BlockRow, Blocks, BlockTable, from_json, to_json
+from leakscope.core.reports import BlockRow, Blocks, BlockTable
+from leakscope.core.results import AttackResult, from_json, to_json
 from leakscope.core.spec import digest
 from leakscope.core.threat import View
 from leakscope.experiments.stages import Case, Target, read_rebuilt

@@ -6,11 +6,11 @@ import copy
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from leakscope.core import yaml_text
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import describe
@@ -24,10 +24,15 @@ from leakscope.experiments.pretraining import Pretraining
 from leakscope.experiments.training import Training
 
 Spec = str | dict[str, Any]
+Source = Literal["heldout", "private", "both"]
 
 
 def _no_defense() -> list[Spec | list[Spec]]:
     return ["none"]
+
+
+def _the_last() -> list[int | None]:
+    return [None]
 
 
 def _usual_metrics() -> list[Spec]:
@@ -43,9 +48,24 @@ class Threat(BaseModel):
     public_data: bool = True
     knows_defense: bool = True
     queries: int | None = None
+    public: Literal["own", "private", "both"] = Field(
+        default="own", description="the attacker's pictures: its own, those the target was trained on, or both"
+    )
+    shared_classes: bool = Field(default=False, description="class attacks: public pictures may show private classes")
 
     def model(self) -> ThreatModel:
-        return ThreatModel(frozenset(self.access), self.public_data, self.knows_defense, self.queries)
+        return ThreatModel(
+            frozenset(self.access), self.public_data, self.knows_defense, self.queries, self.public, self.shared_classes
+        )
+
+
+class Victims(BaseModel):
+    """Which pictures are attacked: of `both`, half (rounded down) are training pictures, and come first."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    source: Source = Field("heldout", alias="from", description="held-out pictures, training pictures, or both")
+    count: int = Field(64, ge=2)
 
 
 class AuditConfig(BaseModel):
@@ -75,7 +95,14 @@ class AuditConfig(BaseModel):
     threat: Threat = Field(default_factory=Threat)
     training: Training = Field(default_factory=Training)
     seeds: list[int] = Field(default_factory=list, description="target seeds; by evidence when empty")
-    victims: int = Field(64, ge=2, description="how many held-out pictures, or identities, are attacked")
+    victims: Annotated[int, Field(ge=2)] | Victims = Field(
+        64, description="how many held-out pictures, or identities, are attacked; or {from: private, count: 64}"
+    )
+    stops: list[int | None] = Field(
+        default_factory=_the_last,
+        min_length=1,
+        description="epochs of training.keep whose weights are audited; null: the last",
+    )
     pretraining: Pretraining | None = Field(None, description="a first training of every target, on public classes")
     evaluator: Evaluator = Field(
         default_factory=lambda: Evaluator(), description="the network that judges class attacks"
@@ -98,6 +125,11 @@ class AuditConfig(BaseModel):
     def chosen_seeds(self) -> list[int]:
         """Target seeds: those asked for, or as many as the evidence level takes."""
         return self.seeds or ([0] if self.evidence == "E0" else [0, 1, 2])
+
+    @property
+    def chosen_victims(self) -> Victims:
+        """How many, and from which pictures."""
+        return self.victims if isinstance(self.victims, Victims) else Victims.model_validate({"count": self.victims})
 
     @property
     def first_seed(self) -> int:
@@ -170,12 +202,7 @@ def configuration_at(path: Path) -> Path:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     path = configuration_at(path)
-    try:
-        tree = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    tree = yaml_text.read_yaml(path)
     if not isinstance(tree, dict):
         raise UsageError(f"{path} must hold a mapping of settings, such as 'data: mnist5k'")
     return tree

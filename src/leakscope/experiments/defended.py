@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -120,8 +121,9 @@ class Defended(nn.Module):
         if not any(part.owns_backward for part in members(self.defense)):
             return found.total
         anchor = torch.zeros((), device=x.device, requires_grad=True)
-        own = lambda: self.defense.backward(found.total, found.step)  # noqa: E731 (a name for the line below)
-        return cast("Tensor", _OwnBackward.apply(anchor, found.total.detach(), own))  # type: ignore[no-untyped-call]
+        backward = partial(self.defense.backward, found.total, found.step)
+        whole = _OwnBackward.apply(anchor, found.total.detach(), backward)  # type: ignore[no-untyped-call]
+        return cast("Tensor", whole)
 
     def forward(self, x: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Scores, through the release."""

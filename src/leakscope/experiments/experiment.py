@@ -7,12 +7,12 @@ retrains nothing, and a changed learning rate reuses nothing that it should not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from leakscope.core.attack import ATTACKS, Attack
 from leakscope.core.defense import Defense, build_defense
 from leakscope.core.metric import Scored
-from leakscope.core.spec import Plain, describe, digest
+from leakscope.core.spec import LATER, Plain, describe, digest
 from leakscope.core.threat import ThreatModel
 
 
@@ -28,6 +28,7 @@ class TargetSpec:
     training: Plain
     seed: int
     pretraining: Plain | None = None  # the first training on public classes, and on which pictures
+    stop: int | None = field(default=None, metadata=LATER)  # the epoch whose weights it uses; None: the last
 
     @property
     def undefended(self) -> bool:
@@ -35,11 +36,22 @@ class TargetSpec:
 
     @property
     def trained_key(self) -> str:
-        """Identity of the weights. An undefended network is trained once for all its cuts."""
-        plain = self.plain()
+        """Identity of the run. An undefended network is trained once for all its cuts, and all for all their stops."""
+        plain = replace(self, stop=None).plain()
         if self.undefended:
             del plain["cut"]
         return digest({"trained": plain})
+
+    @property
+    def weights_key(self) -> str:
+        """Identity of the weights: those at the end of the run, or after one of its epochs."""
+        return self.trained_key if self.stop is None else digest({"run": self.trained_key, "stop": self.stop})
+
+    @property
+    def start(self) -> TargetSpec | None:
+        """The undefended network that this one begins with; one for all defences of a seed."""
+        first = self.training.get("start")
+        return None if first is None else replace(self, defense=build_defense("none"), training=first, stop=None)
 
     @property
     def key(self) -> str:
@@ -48,7 +60,7 @@ class TargetSpec:
     @property
     def setting(self) -> str:
         """What two targets must share to be compared: pictures, given weights and training."""
-        apart = ("model", "cut", "defense", "seed")
+        apart = ("model", "cut", "defense", "seed", "stop")
         return digest({name: value for name, value in self.plain().items() if name not in apart})[:8]
 
     def plain(self) -> Plain:
@@ -88,9 +100,12 @@ def score_key(reconstruction: str, metrics: Iterable[Scored], judged_by: str | N
     return digest(plain if judged_by is None else {**plain, "judge": judged_by})
 
 
-def control_key(attack: Attack, threat: ThreatModel, splits: str, model: Plain, victims: int) -> str:
+def control_key(
+    attack: Attack, threat: ThreatModel, splits: str, model: Plain, victims: int, judged_by: str | None = None
+) -> str:
     """Identity of an attack's positive control: it serves every target and seed of a network on these pictures."""
-    return digest({"control": describe(attack), "threat": describe(threat), "of": [splits, model, victims]})
+    of = [splits, model, victims] if judged_by is None else [splits, model, victims, judged_by]
+    return digest({"control": describe(attack), "threat": describe(threat), "of": of})
 
 
 @dataclass(frozen=True)

@@ -69,4 +69,5 @@ def floors_key(scene: Scene, attacks: Sequence[Attack]) -> str:
     priors = [describe(prior) for attack in attacks if (prior := getattr(attack, "prior", None)) is not None]
     metrics = [describe(metric) for metric in scene.metrics]
     judge = scene.goal.judged_by(scene)
-    return digest({"floors": [scene.splits_digest, scene.first_victims.digest(), metrics, judge, priors]})
+    of = [scene.splits_digest, scene.first_victims.digest(), metrics, judge, priors]
+    return digest({"floors": of if scene.threat.public == "own" else [*of, scene.threat.public]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from leakscope.core.attack import Attack, Observed
 from leakscope.core.data import ImageSet, Splits
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
-from leakscope.core.results import AttackResult, ControlReport, ControlResult, Flag, Summary
+from leakscope.core.reports import ControlReport
+from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
 from leakscope.core.spec import Kind
 from leakscope.core.words import Control
 
@@ -54,8 +55,10 @@ class Goal(ABC):
     control_words: ClassVar[Mapping[Control, str]]
 
     @abstractmethod
-    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
-        """Whom to attack; drawn anew for every seed."""
+    def victims(
+        self, splits: Splits, count: int, seed: int, source: Literal["heldout", "private", "both"] = "heldout"
+    ) -> ImageSet:
+        """Whom to attack, drawn anew for every seed; of `both`, half (rounded down) are private, and come first."""
 
     def require(self, attacks: Sequence[Attack], config: AuditConfig, splits: Splits) -> None:
         """Refuse attacks that cannot mean anything here, before anything is trained."""
@@ -69,9 +72,13 @@ class Goal(ABC):
     def observe(self, split: SplitModel, victims: ImageSet, rng: torch.Generator) -> Observed:
         """What the target gives away about the victims; the attack never sees the victims themselves."""
 
+    def read(self, split: SplitModel, victims: ImageSet, seen: Observed) -> Tensor | None:
+        """The labels that the server reads from what was observed; None where nothing of one picture was."""
+        return None
+
     @abstractmethod
-    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
-        """The only place where truth and guess meet."""
+    def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:
+        """The only place where truth and guess meet. `read` are the labels that `read` found."""
 
     def judged_by(self, scene: Scene) -> str | None:
         """What identifies whatever the metrics read beside the pictures; None: nothing."""
@@ -84,6 +91,10 @@ class Goal(ABC):
     def ceiling(self, scene: Scene, store: Store) -> float | None:
         """The best that a perfect reconstruction could score, where a judge is not perfect; None: there is no judge."""
         return None
+
+    def ceilings(self, scene: Scene, store: Store) -> dict[str, float]:
+        """The same of every judge, by its name."""
+        return {}
 
     def judge_work(self, scene: Scene) -> float:
         """How much there is to do for `prepare_judge`: epochs × pictures; 0: nothing."""

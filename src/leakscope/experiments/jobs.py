@@ -108,7 +108,9 @@ class _Jobs:
 
     def control(self, target: TargetSpec, attack: Attack) -> None:
         scene = self.scene
-        key = control_key(attack, scene.threat, target.splits, target.model, len(scene.first_victims))
+        key = control_key(
+            attack, scene.threat, target.splits, target.model, len(scene.first_victims), scene.goal.judged_by(scene)
+        )
         needs = (f"target-{target.key}", *self.judges)
         self.add(
             "control",

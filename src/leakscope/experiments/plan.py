@@ -18,7 +18,8 @@ from leakscope.core.data import ImageSet
 from leakscope.core.defense import Defense, build_defense, members
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
-from leakscope.core.results import Direction, LeftOut
+from leakscope.core.reports import LeftOut
+from leakscope.core.results import Direction
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
 from leakscope.experiments.config import AuditConfig, load_data, parts_named
@@ -53,10 +54,10 @@ class Plan:
 
     @property
     def targets(self) -> list[TargetSpec]:
-        """Every target: seed by seed, cut by cut, defence by defence."""
+        """Every target: seed by seed, cut by cut, defence by defence, stop by stop."""
         return [
-            self.scene.spec(cut, defense, seed)
-            for seed in self.seeds for cut in self.cuts for defense in self.defenses
+            self.scene.spec(cut, defense, seed, stop)
+            for seed in self.seeds for cut in self.cuts for defense in self.defenses for stop in self.config.stops
         ]  # fmt: skip
 
     def attacks_on(self, target: TargetSpec) -> list[Attack]:
@@ -133,7 +134,11 @@ class _Asked:
         for attack in wanted:
             try:
                 threat.require(attack.needs, attack.kind_name)
-                kept.append(attack)
+                spared = None if explicit else attack.unneeded(threat)
+                if spared is None:
+                    kept.append(attack)
+                else:
+                    self.dropped.append(LeftOut(label(attack), "any", "any", spared))
             except UsageError as error:
                 self.dropped.append(LeftOut(label(attack), "any", "any", str(error)))
                 if explicit:
@@ -179,6 +184,16 @@ class _Asked:
                 for part in parts
                 if part.keeps_first_weights
             ][:1]
+        if config.training.start is not None:
+            self.problems += [
+                f"{part.kind_name} protects only what it was trained with from the first step, and training.start "
+                "trains on the private pictures before it acts; leave start out"
+                for part in parts
+                if part.keeps_first_weights or part.from_scratch
+            ]
+        unknown = [stop for stop in config.stops if stop is not None and stop not in config.training.keep]
+        if unknown or len(set(config.stops)) < len(config.stops):
+            self.problems.append(f"stops names epochs of training.keep ({list(config.training.keep)}), each once")
         if config.weights is not None and not config.weights.exists():
             self.problems.append(f"no weights at {config.weights}; give a safetensors file")
 
@@ -228,6 +243,8 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
 
 def _acts_without_training(defense: Defense) -> bool:
     """Whether a defence changes what leaves the client even when nothing is trained."""
+    if type(defense).finish is not Defense.finish:
+        return False  # what it releases is measured when training is over
     return any(getattr(type(defense), hook) is not getattr(Defense, hook) for hook in ("release", "rebuild"))
 
 
@@ -243,7 +260,7 @@ def _adaptive(attacks: Sequence[Attack], defenses: Sequence[Defense], threat: Th
         for defense in defenses
         for part in members(defense)
         for name in part.adaptive
-        if name not in present and ATTACKS[name].needs <= threat.access and ATTACKS[name].goal in goals
+        if name not in present and ATTACKS[name].needs <= threat.reach and ATTACKS[name].goal in goals
     ]
     return list(dict.fromkeys(extra)) if threat.knows_defense else []
 

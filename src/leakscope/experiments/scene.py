@@ -31,7 +31,10 @@ from leakscope.models.resolve import instantiate, normalized, resolve
 from leakscope.models.weights import file_digest
 
 #: Settings that do not change a result, or that the command names for themselves.
-_APART = {"scales", "variants", "study", "results", "gate", "evidence", "cuts", "defenses", "attacks", "seeds", "goal"}
+_APART = {
+    "scales", "variants", "study", "results", "gate", "evidence", "cuts", "defenses", "attacks", "seeds",
+    "goal", "stops",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class Scene:
     def victims(self, seed: int) -> ImageSet:
         """Whom to attack when the target has this seed."""
         if seed not in self._victims:
-            self._victims[seed] = self.goal.victims(self.splits, self.config.victims, seed)
+            wanted = self.config.chosen_victims
+            self._victims[seed] = self.goal.victims(self.splits, wanted.count, seed, wanted.source)
         return self._victims[seed]
 
     @cached_property
@@ -93,6 +97,11 @@ class Scene:
     @property
     def first_victims(self) -> ImageSet:
         return self.victims(self.config.first_seed)
+
+    @cached_property
+    def public(self) -> ImageSet:
+        """The attacker's pictures, as the threat model has them."""
+        return self.splits.attackers(self.threat.public)
 
     @cached_property
     def splits_digest(self) -> str:
@@ -123,7 +132,7 @@ class Scene:
             words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
         return shlex.join(words)
 
-    def spec(self, cut: str, defense: Defense, seed: int) -> TargetSpec:
+    def spec(self, cut: str, defense: Defense, seed: int, stop: int | None = None) -> TargetSpec:
         return TargetSpec(
             splits=self.splits_digest,
             model=describe(self.architecture),
@@ -133,6 +142,7 @@ class Scene:
             training=describe(self.config.training),
             seed=seed,
             pretraining=self._first_training,
+            stop=stop,
         )
 
     @property
@@ -178,7 +188,10 @@ def choose_metrics(
     config: AuditConfig, goal: Goal, *, pixels: bool = True
 ) -> tuple[tuple[Scored, ...], dict[str, str]]:
     """The metrics to compute, and those asked for that cannot be, with the reason."""
+    judges = config.evaluator.judges
+    reads = {"evaluator"} | ({"embedding"} if "embedder" in judges else set()) | ({"second"} if judges[1:] else set())
     asked = goal.metrics([METRICS.build(spec) for spec in config.metrics])
+    asked = [metric for metric in asked if getattr(metric, "reads", "evaluator") in reads]
     unavailable = {m.name: why for m in asked if (why := m.unavailable(config.data_root)) is not None}
     if not pixels:
         unavailable |= {metric.name: "measures pictures only" for metric in asked if not metric.of_points}
@@ -195,6 +208,11 @@ def threat_record(threat: ThreatModel) -> ThreatRecord:
         parts.append("defence unknown")
     if threat.queries is not None:
         parts.append(f"{threat.queries} queries")
+    if threat.public != "own":
+        parts.append("has the training pictures" + (" and its own" if threat.public == "both" else ""))
+    if threat.shared_classes:
+        parts.append("has pictures of the attacked classes")
     return ThreatRecord(
-        tuple(sorted(threat.access)), threat.public_data, threat.knows_defense, threat.queries, ", ".join(parts)
-    )
+        tuple(sorted(threat.access)), threat.public_data, threat.knows_defense, threat.queries, ", ".join(parts),
+        threat.public, threat.shared_classes,
+    )  # fmt: skip

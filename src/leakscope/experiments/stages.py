@@ -13,6 +13,8 @@ from torch import Tensor
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
+from leakscope.core.devices import brought
+from leakscope.core.errors import UsageError
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import (
@@ -31,9 +33,10 @@ from leakscope.core.threat import ThreatModel, View, grant
 from leakscope.experiments.experiment import AttackSpec, TargetSpec, control_key, score_key
 from leakscope.experiments.pretraining import pretrained, transplant
 from leakscope.experiments.priors import kept_priors
+from leakscope.experiments.probes import probe, strays
 from leakscope.experiments.reading import read_target
 from leakscope.experiments.scene import Scene, threat_record
-from leakscope.experiments.training import predict, train
+from leakscope.experiments.training import History, Training, predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.separability import separability
 from leakscope.metrics.utility import accuracy, calibration
@@ -62,22 +65,7 @@ def train_target(scene: Scene, spec: TargetSpec, place: Workplace) -> Target:
     """Stage train: the target with its defence, from the store or trained now, and what it is good for."""
     split = scene.build(spec).to(place.device)
     if spec.training["epochs"]:
-        with place.store.claim("trained", spec.trained_key) as done:
-            if done is None:
-                if scene.config.pretraining is not None:
-                    _begin_with_public_classes(scene, spec, split, place)
-                progress.say(
-                    f"training {label(scene.architecture)} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}"
-                )
-                checkpoint = place.store.scratch("trained", spec.trained_key) / "checkpoint.pt"
-                split, history, notes = train(
-                    split, scene.splits.private, scene.config.training,
-                    seed=spec.seed, device=place.device, checkpoint=checkpoint,
-                )  # fmt: skip
-                record = {"plan": spec.plain(), "history": vars(history), "notes": notes}
-                place.store.put("trained", spec.trained_key, record, split.state_dict())
-            else:
-                split.load_state_dict(done.tensors())
+        split = _trained(scene, spec, split, scene.config.training, place)
     split.eval().requires_grad_(False)
     with place.store.claim("target", spec.key) as known:
         if known is None:
@@ -86,6 +74,46 @@ def train_target(scene: Scene, spec: TargetSpec, place: Workplace) -> Target:
     found = read_target(place.store, spec.key)
     assert found is not None
     return Target(found, split)
+
+
+def _trained(scene: Scene, spec: TargetSpec, split: SplitModel, training: Training, place: Workplace) -> SplitModel:
+    """The network with the weights of its run after the epoch it stops at, from the store or trained now."""
+    store, run = place.store, replace(spec, stop=None)
+    with store.claim("trained", spec.trained_key) as done:
+        if done is None:
+            if training.start is not None and spec.start is not None:
+                _begin_with(_started(scene, spec.start, training.start, place), split)
+            elif scene.config.pretraining is not None:
+                _begin_with_public_classes(scene, spec, split, place)
+            progress.say(
+                f"training {label(scene.architecture)} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}"
+            )
+
+            def keep(epoch: int, network: SplitModel, history: History) -> None:
+                record = {"plan": run.plain(), "history": vars(history), "notes": {"stopped_after": epoch}}
+                store.put("trained", replace(spec, stop=epoch).weights_key, record, network.state_dict())
+
+            split, history, notes = train(
+                split, scene.splits.private, training, seed=spec.seed, device=place.device,
+                checkpoint=store.scratch("trained", spec.trained_key) / "checkpoint.pt", reached=keep,
+            )  # fmt: skip
+            record = {"plan": run.plain(), "history": vars(history), "notes": notes}
+            store.put("trained", spec.trained_key, record, split.state_dict())
+    entry = store.get("trained", spec.weights_key)
+    if entry is None:
+        raise UsageError(f"its weights after epoch {spec.stop} are no longer in the store; train it in a new one")
+    split.load_state_dict(entry.tensors())
+    return split
+
+
+def _started(scene: Scene, spec: TargetSpec, training: Training, place: Workplace) -> SplitModel:
+    """The undefended network that all defences of a seed begin with."""
+    return _trained(scene, spec, scene.build(spec).to(place.device), training, place)
+
+
+def _begin_with(first: SplitModel, split: SplitModel) -> None:
+    """Weights that a defence's own layers take the place of stay as they were drawn."""
+    transplant(first.model.state_dict(), split)
 
 
 def _begin_with_public_classes(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplace) -> None:
@@ -107,8 +135,9 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
     released = split.release(sample, rng)
     again = split.release(sample[:8], seeds.generator(1, "again", device=device))
     once = split.release(sample[:8], seeds.generator(2, "again", device=device))
-    spread = separability(released.cpu().flatten(1))
-    trained = place.store.get("trained", spec.trained_key) if spec.training["epochs"] else None
+    spread, unit = (separability(released.cpu().flatten(1), unit_norm=unit_norm) for unit_norm in (False, True))
+    probed = probe(split, scene.splits.public, heldout, device)
+    trained = place.store.get("trained", spec.weights_key) if spec.training["epochs"] else None
     return TargetRecord(
         key=spec.key,
         trained=None if trained is None else trained.key,
@@ -127,45 +156,19 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         feature_shape=tuple(released.shape[1:]),
         client_compute=scene.cuts[spec.cut].compute,
         random_release=not torch.equal(again, once),
-        batch_dependent=depends_on_batch(split, heldout.images, device),
+        batch_dependent=probed.batch_dependent,
         separability=Spread(spread.min, spread.mean, spread.max),
+        unit_separability=Spread(unit.min, unit.mean, unit.max),
+        stop=spec.stop,
         has_use=spec.weights is not None or spec.training["epochs"] > 0 or scene.architecture.trained,
         identity=spec.plain(),
         notes={} if trained is None else trained.record["notes"],
+        unsteady=probed.unsteady,
+        told_apart=probed.told_apart,
+        chaotic=probed.chaotic,
+        server_leak=probed.server_leak,
+        follows=probed.follows,
     )
-
-
-#: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
-_ALONE, _DRAWS = 8, 24
-
-
-@torch.no_grad()
-def depends_on_batch(split: SplitModel, images: Tensor, device: torch.device) -> bool:
-    """Whether what is released for a picture changes with the pictures sent beside it, or with its place among them.
-
-    The means over draws, alone and in company, differ by no more than their standard errors if it does not:
-    a feature that is off by eight of them, with a draw each for thousands of features, is no accident.
-    """
-    sample = images[: 4 * _ALONE].to(device)
-    if len(sample) <= 2 * _ALONE:
-        return False
-    alone, beside, shifted = [], [], []
-    for draw in range(_DRAWS):
-        rng = seeds.generator(draw, "batch", device=device)
-        alone.append(torch.cat([split.release(x[None], rng) for x in sample[:_ALONE]]))
-        beside.append(split.release(sample, rng)[:_ALONE])
-        shifted.append(split.release(sample.roll(_ALONE + 1, 0), rng)[_ALONE + 1 : 2 * _ALONE + 1])
-        if draw == 1 and torch.equal(alone[0], alone[1]):
-            break  # not random: once tells
-    first = torch.stack(alone).double()
-    for others in (beside, shifted):
-        second = torch.stack(others).double()
-        error = ((first.var(0) + second.var(0)) / len(first)).sqrt()
-        # Batched kernels round differently: a thousandth of the spread between pictures is no dependence.
-        error = error + 1e-3 * first.mean(0).std(0).clamp_min(1e-6 * first.abs().mean().clamp_min(1e-12))
-        if bool(((first.mean(0) - second.mean(0)).abs() > 8 * error).any()):
-            return True
-    return False
 
 
 @dataclass(frozen=True)
@@ -187,12 +190,12 @@ class Case:
     def of(cls, scene: Scene, target: Target, attack: Attack, **changed: Any) -> Case:
         """An attack as the scene has it, but for what is `changed`."""
         seed = target.record.seed
-        usual = cls(scene, target, attack, seed, scene.threat, scene.splits.public, scene.victims(seed))
+        usual = cls(scene, target, attack, seed, scene.threat, scene.public, scene.victims(seed))
         return replace(usual, **changed)
 
     @property
     def spec(self) -> AttackSpec:
-        usual = self.public is self.scene.splits.public
+        usual = self.public is self.scene.public
         return AttackSpec(
             self.target.key, self.threat, self.attack, self.seed, None if usual else self.public.digest()
         )  # fmt: skip
@@ -211,6 +214,19 @@ class Case:
         rng = seeds.generator(self.observed or self.seed, "victims", "release", device=device)
         return self.scene.goal.observe(self.target.split, self.victims, rng)
 
+    def strays(self, seen: Observed) -> bool:
+        """Whether what was observed is not what the victims' pictures release otherwise."""
+        if seen.features is None or self.kind != "result":
+            return False
+        goal, split = self.scene.goal, self.target.split
+
+        def release(rng: torch.Generator) -> Tensor:
+            features = goal.observe(split, self.victims, rng).features
+            assert features is not None
+            return features
+
+        return strays(seen.features, release)
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -219,6 +235,8 @@ class Rebuilt:
     key: str
     images: Tensor
     diagnostics: Diagnostics
+    read: Tensor | None = None  # the label that the server reads from the very features that were observed
+    strays: bool = False  # what was observed is not what the same pictures release otherwise
 
 
 def prepare(case: Case, view: View, place: Workplace) -> Prepared:
@@ -229,7 +247,7 @@ def prepare(case: Case, view: View, place: Workplace) -> Prepared:
     with place.store.claim("prepared", key) as done:
         if done is not None:
             diagnostics = from_json(Diagnostics, done.record["diagnostics"])
-            return Prepared({k: t.to(place.device) for k, t in done.tensors().items()}, diagnostics)
+            return Prepared({k: brought(t, place.device) for k, t in done.tensors().items()}, diagnostics)
         progress.say(f"{label(case.attack)}: preparing")
         prepared = case.attack.prepare(view, case.rng("prepare", place.device))
         record = {"plan": describe(case.spec), "diagnostics": to_json(prepared.diagnostics)}
@@ -250,6 +268,7 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
             seen = case.observe(place.device)
             guess = case.attack.reconstruct(view, prepared, seen, case.rng("reconstruct", place.device))
             images = guess.images.detach().float().cpu()
+            read = case.scene.goal.read(case.target.split, case.victims, seen)
             if not torch.isfinite(images).all():
                 raise FloatingPointError(f"{label(case.attack)} returned pictures that are not finite")
             found = guess.diagnostics.spent(
@@ -257,15 +276,17 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
                 seconds=time.monotonic() - started,
                 cpu_seconds=time.process_time() - worked,
             )
-            record = {"plan": describe(case.spec), "diagnostics": to_json(found)}
-            place.store.put("attack", key, record, {"guess": images.clamp(0, 1) if case.victims.pixels else images})
+            record = {"plan": describe(case.spec), "diagnostics": to_json(found), "strays": case.strays(seen)}
+            kept = {"guess": images.clamp(0, 1) if case.victims.pixels else images}
+            place.store.put("attack", key, record, kept if read is None else {**kept, "read": read.cpu()})
     return read_rebuilt(place.store, key)
 
 
 def read_rebuilt(store: Store, key: str) -> Rebuilt:
     entry = store.get("attack", key)
     assert entry is not None
-    return Rebuilt(key, entry.tensors()["guess"], from_json(Diagnostics, entry.record["diagnostics"]))
+    tensors, found = entry.tensors(), from_json(Diagnostics, entry.record["diagnostics"])
+    return Rebuilt(key, tensors["guess"], found, tensors.get("read"), entry.record.get("strays", False))
 
 
 def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
@@ -274,12 +295,12 @@ def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
     key = score_key(rebuilt.key, scene.metrics, scene.goal.judged_by(scene))
     with place.store.claim(case.kind, key) as done:
         if done is None:
-            found = scene.goal.score(case, rebuilt.images, place)
+            found = scene.goal.score(case, rebuilt.images, place, rebuilt.read)
             kept = found.values if found.scale is None else {**found.values, SCALE: found.scale}
             result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
             result = replace(
                 result, mismatched=found.mismatched, label_floor=found.label_floor,
-                observed_accuracy=found.observed_accuracy, exposed=found.exposed, **case.extra,
+                observed_accuracy=found.observed_accuracy, exposed=found.exposed, strays=rebuilt.strays, **case.extra,
             )  # fmt: skip
             if case.kind == "result":
                 keep_victims(place.store, case.victims)
@@ -304,10 +325,23 @@ def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summar
         metrics=metrics,
         directions={metric.name: metric.more_leak for metric in scene.metrics},
         diagnostics=rebuilt.diagnostics,
-        control=control_key(attack, case.threat, scene.splits_digest, describe(scene.architecture), len(case.victims)),
+        control=control_key(
+            attack,
+            case.threat,
+            scene.splits_digest,
+            describe(scene.architecture),
+            len(case.victims),
+            scene.goal.judged_by(scene),
+        ),
         mismatched=0.0,
-        command=scene.command,
+        victims_from=scene.config.chosen_victims.source,
+        command=_command(case),
     )
+
+
+def _command(case: Case) -> str | None:
+    command, stop = case.scene.command, case.target.record.stop
+    return command if command is None or stop is None else f"{command} --set stops=[{stop}]"
 
 
 def run_case(case: Case, place: Workplace) -> AttackResult:

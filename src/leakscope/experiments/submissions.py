@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 import torch
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -20,6 +19,7 @@ from leakscope.core.errors import UsageError
 from leakscope.core.results import AttackResult, Diagnostics, Finding, Traits, to_json
 from leakscope.core.spec import digest
 from leakscope.core.threat import Access, View
+from leakscope.core.yaml_text import read_yaml
 from leakscope.experiments.config import Threat
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.plan import Plan
@@ -44,12 +44,7 @@ class Card(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Card:
-        try:
-            tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        tree = read_yaml(path)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -88,7 +83,7 @@ def read_reconstructions(path: Path, card: Card, victims: ImageSet) -> Tensor:
         raise UsageError(f"{path} holds {', '.join(sorted(tensors)) or 'nothing'}; name the reconstructions 'guess'")
     if guess.shape != victims.images.shape:
         wanted, got = ("×".join(map(str, shape)) for shape in (victims.images.shape, guess.shape))
-        raise UsageError(f"{path} holds {got}, the victims are {wanted}: one picture a victim, in their order")
+        raise UsageError(f"{path} holds {got}, the victims are {wanted}: one picture per victim, in their order")
     guess = guess.float()
     if not torch.isfinite(guess).all() or (victims.pixels and (guess.min() < 0 or guess.max() > 1)):
         raise UsageError(f"{path} holds values that are no pixels; clamp them to [0, 1]")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core import progress, seeds
+from leakscope.core.checkpoint import load_checkpoint, save_checkpoint
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
+from leakscope.core.spec import LATER
 from leakscope.experiments.stepping import Moment, losses, release_rng, set_up, stepped
 
 
@@ -37,6 +38,10 @@ class Training:
     # Shifts of up to an eighth, and mirror images of colour pictures, or of all where "mirrored" (faces, not digits).
     augment: bool | Literal["mirrored"] = False
     mixed_precision: bool = False
+    #: Epochs after which the weights are kept beside the last ones: early-stopped twins of one run.
+    keep: tuple[int, ...] = field(default=(), metadata=LATER)
+    #: How an undefended network is trained first, once for each seed; every defence then begins with its weights.
+    start: Training | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.batch < 2:
@@ -45,6 +50,15 @@ class Training:
             raise ValueError("learning_rate must be positive and warmup a share in [0, 1)")
         if self.patience is not None and self.patience < 1:
             raise ValueError("patience counts epochs: 1 or more, or leave it out")
+        object.__setattr__(self, "keep", tuple(self.keep))
+        if list(self.keep) != sorted({epoch for epoch in self.keep if 0 < epoch < self.epochs}):
+            raise ValueError(
+                f"keep names epochs in growing order, from 1 to {self.epochs - 1}; the last is always kept"
+            )
+        if self.keep and self.patience:
+            raise ValueError("keep and patience exclude each other: a run that stops early may not reach an epoch")
+        if self.start is not None and (not self.epochs or not self.start.epochs or self.start.keep or self.start.start):
+            raise ValueError("start is a plain training of one epoch or more, before one of one epoch or more")
 
     def learning_rate_at(self, progress: float) -> float:
         """Learning rate after the share `progress` of all steps."""
@@ -73,6 +87,10 @@ class History:
     seconds: float = 0.0
 
 
+#: Called with the epochs done, the network as it is, and its history so far.
+Reached = Callable[[int, SplitModel, History], None]
+
+
 def train(
     split: SplitModel,
     data: ImageSet,
@@ -81,11 +99,13 @@ def train(
     seed: int,
     device: torch.device,
     checkpoint: Path | None = None,
+    reached: Reached | None = None,
 ) -> tuple[SplitModel, History, dict[str, Any]]:
     """Train `split` with its defence on private data; returns it with its history and the defence's notes.
 
     Every epoch draws from generators named after it, so a run that resumes from a checkpoint gives
-    the numbers of a run that was never interrupted.
+    the numbers of a run that was never interrupted. `reached` is called after every epoch of `training.keep`,
+    before a checkpoint can pass it by.
     """
     defense = split.defense
     data = defense.augment(data, seeds.generator(seed, "target", "augment"))
@@ -100,8 +120,12 @@ def train(
             run.one_epoch(bar)
             if validation is not None:
                 run.validate(validation)
+            if reached is not None and run.epoch in training.keep:
+                reached(run.epoch, run.split, run.history)
             run.save(checkpoint)
-    return run.finished(), run.history, defense.notes(run.split, aux)
+    trained = run.finished()
+    defense.finish(trained, aux)
+    return trained, run.history, defense.notes(trained, aux)
 
 
 def _hold_out(data: ImageSet, seed: int, share: float = 0.1) -> tuple[ImageSet, ImageSet]:
@@ -143,7 +167,7 @@ class _Run:
         loss_sum = penalty_sum = torch.zeros((), device=self.device)
         hits = torch.zeros((), device=self.device)
         size = min(training.batch, len(order))
-        with seeds.ambient(self.seed, "target", "epoch", epoch):
+        with seeds.ambient(self.seed, "target", "epoch", epoch, device=self.device):
             for number in range(self.steps):
                 index = order[number * size : (number + 1) * size]
                 x, y = self.data.images[index], self.data.labels[index].to(self.device)
@@ -199,8 +223,6 @@ class _Run:
         """Write a checkpoint, but not more often than every few seconds."""
         if checkpoint is None or time.monotonic() - self.saved_at < 5:
             return
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        temporary = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
         state = {
             "epoch": self.epoch,
             "split": self.split.state_dict(),
@@ -209,14 +231,13 @@ class _Run:
             "best": self.best,
             "history": vars(self.history),
         }
-        torch.save(state, temporary)
-        temporary.replace(checkpoint)
+        save_checkpoint(checkpoint, state)
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Path | None) -> None:
-        if checkpoint is None or not checkpoint.exists():
+        state = None if checkpoint is None else load_checkpoint(checkpoint, self.device)
+        if state is None:
             return
-        state = torch.load(checkpoint, map_location=self.device, weights_only=True)
         self.epoch = state["epoch"]
         self.split.load_state_dict(state["split"])
         self.aux.load_state_dict(state["aux"])

@@ -9,12 +9,14 @@ from leakscope.core.exports import lazily
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
     "AttackAccuracy": "recognition", "AttackAccuracy5": "recognition", "CentroidDistance": "recognition",
-    "CosineSimilarity": "pixel", "Coverage": "recognition", "Density": "recognition", "EvaluatorFrechet":
-    "recognition", "FalsePositive": "recognition", "FrechetDistance": "distribution", "IdentityDistance": "identity",
-    "Leak": "pixel", "LearnedPerceptualDistance": "perceptual", "MeanSquaredError": "pixel", "NearestPrivate":
-    "recognition", "PaddedStructuralSimilarity": "structural_padded", "PeakSignalToNoise": "pixel",
-    "PerceptualSimilarity": "perceptual", "Precision": "recognition", "Recall": "recognition", "Recognised":
-    "recognition", "StructuralSimilarity": "structural", "TargetAccuracy": "recognition",
+    "CosineSimilarity": "pixel", "Coverage": "recognition", "Density": "recognition",
+    "EmbedderAccuracy": "recognition", "EmbedderRecognised": "recognition", "EvaluatorFrechet": "recognition",
+    "FaceDistance": "recognition", "FalsePositive": "recognition", "FrechetDistance": "distribution",
+    "IdentityDistance": "identity", "Leak": "pixel", "LearnedPerceptualDistance": "perceptual",
+    "MeanSquaredError": "pixel", "NearestPrivate": "recognition", "PaddedStructuralSimilarity": "structural_padded",
+    "PeakSignalToNoise": "pixel", "PerceptualSimilarity": "perceptual", "PictureFrechet": "recognition",
+    "Precision": "recognition", "Recall": "recognition", "Recognised": "recognition",
+    "StructuralSimilarity": "structural", "TargetAccuracy": "recognition",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
@@ -33,9 +35,13 @@ if TYPE_CHECKING:
     from leakscope.metrics.recognition import CentroidDistance as CentroidDistance
     from leakscope.metrics.recognition import Coverage as Coverage
     from leakscope.metrics.recognition import Density as Density
+    from leakscope.metrics.recognition import EmbedderAccuracy as EmbedderAccuracy
+    from leakscope.metrics.recognition import EmbedderRecognised as EmbedderRecognised
     from leakscope.metrics.recognition import EvaluatorFrechet as EvaluatorFrechet
+    from leakscope.metrics.recognition import FaceDistance as FaceDistance
     from leakscope.metrics.recognition import FalsePositive as FalsePositive
     from leakscope.metrics.recognition import NearestPrivate as NearestPrivate
+    from leakscope.metrics.recognition import PictureFrechet as PictureFrechet
     from leakscope.metrics.recognition import Precision as Precision
     from leakscope.metrics.recognition import Recall as Recall
     from leakscope.metrics.recognition import Recognised as Recognised

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
+
 #: A class needs this many pictures before its variances say anything.
 FEWEST = 10
 #: Features up to which a rotation is fitted; beyond, variances are those of the features themselves.
@@ -55,7 +57,7 @@ def information_bound(fit: Tensor, fit_groups: Tensor, features: Tensor, groups:
         raise ValueError("sigma must be positive: without noise one release may tell everything")
     if len(features) < 2 or features.shape[1:] != fit.shape[1:]:
         raise ValueError("give two samples or more, of the same features as those the rotation is learnt from")
-    fit, z = fit.flatten(1).double(), features.flatten(1).double()
+    fit, z = widened(fit.flatten(1)), widened(features.flatten(1))
     best = math.inf
     for trained, own in ((torch.zeros_like(fit_groups), torch.zeros_like(groups)), (fit_groups, groups)):
         _, index, count = own.unique(return_inverse=True, return_counts=True)
@@ -104,9 +106,9 @@ def error_bounds(variances: Tensor, nats: float) -> tuple[float, float]:
     The first is attained when all directions are equally uncertain after the release; the second, Shannon's
     reverse water-filling, leaves directions alone whose variance λ_i is below the water θ, and is never smaller.
     """
-    spread = variances.double().sort(descending=True).values.clamp_min(1e-300)
+    spread = widened(variances).sort(descending=True).values.clamp_min(1e-300)
     logs = spread.log()
-    count = torch.arange(1, len(spread) + 1, dtype=torch.float64)
+    count = torch.arange(1, len(spread) + 1, dtype=spread.dtype, device=spread.device)
     levels = (logs.cumsum(0) - 2 * nats) / count  # log θ when the k widest directions are told about
     told = int((logs > levels).sum())  # true for the first directions, false behind
     below = spread[told:].sum()
@@ -116,7 +118,7 @@ def error_bounds(variances: Tensor, nats: float) -> tuple[float, float]:
 
 def picture_variances(images: Tensor) -> Tensor:
     """Variances along the principal axes of pictures, rounding to 8 bits included: d, moved down by three errors."""
-    x = images.flatten(1).double()
+    x = widened(images.flatten(1))
     if len(x) < 2:
         raise ValueError(f"variances of pictures need two of them or more, not {len(x)}")
     x = x - x.mean(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakscope.nn.precision import wide
+from leakscope.core.devices import widened
 
 #: How far rounding may carry a pixel out of [0, 1].
 TOLERANCE = 1e-4
@@ -50,4 +50,4 @@ def require_points_or_pictures(guess: Tensor, truth: Tensor) -> None:
 
 def squared_error(a: Tensor, b: Tensor) -> Tensor:
     """‖a_i − b_i‖² for each image i."""
-    return torch.sum((wide(a) - wide(b)).square().flatten(1), dim=1)
+    return torch.sum((widened(a) - widened(b)).square().flatten(1), dim=1)

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.metric import METRICS, Metric, Reference
 from leakscope.metrics.pictures import require_pictures, require_points_or_pictures, squared_error
-from leakscope.nn.precision import wide
 
 #: What an exact image scores, so that one lucky image does not make a mean infinite. It is reached at
 #: an error of 10⁻¹⁰, a tenth of a thousandth of one 8-bit step.
@@ -64,7 +64,7 @@ class CosineSimilarity(Metric):
 
     def __call__(self, guess: Tensor, truth: Tensor, reference: Reference) -> Tensor:
         require_points_or_pictures(guess, truth)
-        a, b = wide(guess).flatten(1), wide(truth).flatten(1)
+        a, b = widened(guess).flatten(1), widened(truth).flatten(1)
         lengths = torch.linalg.vector_norm(a, dim=1), torch.linalg.vector_norm(b, dim=1)
         # Each is scaled to length 1 first: the product of two tiny lengths would underflow.
         tiny = torch.finfo(a.dtype).tiny

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.metric import METRICS, Scored
-from leakscope.metrics.distribution import frechet_distance
+from leakscope.metrics.distribution import AT_ONCE, FrechetDistance, frechet_distance
 from leakscope.metrics.embedder import least_squared_distance
+from leakscope.metrics.networks import EMBEDDINGS
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class Judged:
     private: Tensor  # P×d
     labels: Tensor  # P
     ceiling: float  # share of held-out private pictures that the evaluation network recognises
+    guess: Tensor | None = None  # the K·M reconstructions themselves
+    pictures: Tensor | None = None  # the P private pictures
+    root: Path | None = None  # where weights of networks lie
+    embedded: Judged | None = None  # what a face embedding says; None: none was asked for
 
     @property
     def chance(self) -> float:
@@ -55,6 +62,8 @@ class IdentityMetric(Scored):
     """One number for each identity (the mean over its reconstructions), or one for all of them."""
 
     goal: ClassVar[str] = "identities"
+    #: Whose opinion it is: the evaluator's, that of a face embedding, or that of one beside a network.
+    reads: ClassVar[Literal["evaluator", "embedding", "second"]] = "evaluator"
 
     @abstractmethod
     def __call__(self, judged: Judged) -> Tensor:
@@ -79,12 +88,14 @@ def neighbourhoods(real: Tensor, fake: Tensor, k: int = 3) -> Neighbourhoods:
     if min(len(real), len(fake)) <= k:
         raise ValueError(f"{k} neighbours need more than {k} points in each set, not {len(real)} and {len(fake)}")
 
+    real, fake = widened(real), widened(fake)
+
     def radii(points: Tensor) -> Tensor:
         return torch.cdist(points, points).kthvalue(k + 1, dim=1).values  # the nearest is the point itself
 
-    between = torch.cdist(real.double(), fake.double())
-    in_real = between <= radii(real.double())[:, None]
-    in_fake = between <= radii(fake.double())[None]
+    between = torch.cdist(real, fake)
+    in_real = between <= radii(real)[:, None]
+    in_fake = between <= radii(fake)[None]
     return Neighbourhoods(
         precision=in_real.any(0).float().mean().item(),
         recall=in_fake.any(1).float().mean().item(),
@@ -253,6 +264,85 @@ class Coverage(IdentityMetric):
 
     def __call__(self, judged: Judged) -> Tensor:
         return torch.tensor(neighbourhoods(judged.own_private, judged.features.flatten(0, 1)).coverage)
+
+
+@METRICS.register("delta")
+@dataclass(frozen=True)
+class FaceDistance(IdentityMetric):
+    """Least squared distance to a private picture, face embedding (δ)."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "low"
+    reads: ClassVar[Literal["evaluator", "embedding", "second"]] = "embedding"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        seen = _embedded(judged)
+        return least_squared_distance(seen.features, seen.classes, seen.private, seen.labels)
+
+
+@METRICS.register("attack-accuracy-embedder")
+@dataclass(frozen=True)
+class EmbedderAccuracy(IdentityMetric):
+    """Share recognised by a face embedding."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    reads: ClassVar[Literal["evaluator", "embedding", "second"]] = "second"
+
+    @property
+    def name(self) -> str:
+        return "attack-accuracy:embedder"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return AttackAccuracy()(_embedded(judged))
+
+
+@METRICS.register("recognised-embedder")
+@dataclass(frozen=True)
+class EmbedderRecognised(IdentityMetric):
+    """Share recognised by a face embedding, between chance (0) and that of real held-out pictures (1)."""
+
+    more_leak: ClassVar[Literal["high", "low"]] = "high"
+    reads: ClassVar[Literal["evaluator", "embedding", "second"]] = "second"
+
+    @property
+    def name(self) -> str:
+        return "leak:embedder"
+
+    def __call__(self, judged: Judged) -> Tensor:
+        return Recognised()(_embedded(judged))
+
+
+@METRICS.register("fid-identities")
+@dataclass(frozen=True)
+class PictureFrechet(IdentityMetric):
+    """Fréchet distance to private pictures, features of a named network (Inception)."""
+
+    network: str = "inception"
+
+    more_leak: ClassVar[Literal["high", "low"]] = "low"
+    of_set: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return FrechetDistance(self.network).name
+
+    def unavailable(self, root: Path | None) -> str | None:
+        return FrechetDistance(self.network).unavailable(root)
+
+    def __call__(self, judged: Judged) -> Tensor:
+        if judged.guess is None or judged.pictures is None:
+            raise ValueError("fid-identities compares pictures, and was handed only what an evaluator says")
+        own = judged.pictures[torch.isin(judged.labels, judged.classes)]
+        embed = EMBEDDINGS[self.network].load(judged.root, own.device)
+        with torch.no_grad():
+            features = [torch.cat([embed(part) for part in images.split(AT_ONCE)]) for images in (judged.guess, own)]
+        return frechet_distance(*features)
+
+
+def _embedded(judged: Judged) -> Judged:
+    """As the face embedding sees it, under the names that are asked about now."""
+    if judged.embedded is None:
+        raise ValueError("no face embedding was asked for; set evaluator.embedder")
+    return replace(judged.embedded, classes=judged.classes)
 
 
 def recognition(judged: Judged, metrics: Iterable[Scored]) -> dict[str, Tensor]:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
+from leakscope.core.errors import UsageError
 from leakscope.core.seeds import generator
 
 
@@ -37,12 +39,14 @@ def separability(features: Tensor, *, at_most: int = 512, seed: int = 0, unit_no
         raise ValueError(f"at_most must be 2 or more, not {at_most}")
     if len(features) < 2:
         raise ValueError(f"separability needs two pictures or more, not {len(features)}")
-    rows = features.detach().flatten(1).float()
+    rows = features.detach().flatten(1).double()  # squares of large features leave single precision
     if len(rows) > at_most:
         rows = rows[torch.randperm(len(rows), generator=generator(seed, "separability"))[:at_most].to(rows.device)]
     if not rows.isfinite().all():
-        raise ValueError("features are NaN or infinite; the target did not train")
+        raise UsageError(
+            "released features are NaN or infinite: the target did not train, or sends what no server can use; mend it"
+        )
     if unit_norm:
         rows = torch.nn.functional.normalize(rows, dim=1)
     distances = torch.pdist(rows)
-    return Separability(float(distances.min()), float(distances.double().mean()), float(distances.max()), len(rows))
+    return Separability(float(distances.min()), float(widened(distances).mean()), float(distances.max()), len(rows))

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leakscope.core.devices import widened
+
 
 def _require_scores(scores: Tensor, labels: Tensor) -> None:
     if scores.ndim != 2 or labels.shape != scores.shape[:1] or len(labels) == 0:
@@ -21,7 +23,7 @@ def _require_scores(scores: Tensor, labels: Tensor) -> None:
 def accuracy(scores: Tensor, labels: Tensor) -> float:
     """The share of pictures whose highest score is that of their label (top 1)."""
     _require_scores(scores, labels)
-    return float((scores.argmax(1) == labels).double().mean())
+    return float(widened(scores.argmax(1) == labels).mean())
 
 
 def calibration(scores: Tensor, labels: Tensor, bins: int = 15) -> float:

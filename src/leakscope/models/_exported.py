@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,11 +28,13 @@ from leakscope.core.model import SplitModel
 from leakscope.core.own_code import names_code
 from leakscope.core.spec import Plain, digest
 from leakscope.models.architecture import MODELS, Architecture
-from leakscope.models.weights import read_state
+from leakscope.models.weights import read_state, sound
 
 DESCRIPTION, WEIGHTS, CARD, SUMS = "config.json", "model.safetensors", "README.md", "SHA256SUMS"
 EXAMPLE, CODE = "example.py", "network.py"
 SCHEMA = "leakscope/target/1"
+#: Bytes of a description; ten thousand class names fit.
+LONGEST = 1 << 22
 #: Architectures that a description must not name: they exist elsewhere only, or lead on to other folders.
 NOT_PORTABLE = frozenset({"given", "path", "hf"})
 
@@ -82,13 +85,18 @@ class Exported:
                     f"{architecture.revision}; use the Leakscope that wrote it ({tree['versions']['leakscope']})"
                 )
             channels, height, width = tree["input"]["shape"]
+            if not all(type(item) is int and item > 0 for item in (channels, height, width)):
+                raise ValueError("its shape is no three lengths")
+            if not isinstance(tree["cut"], str) or not isinstance(tree["defense"], dict):
+                raise TypeError("its cut or its defence is of another type")
             return cls(
                 folder, architecture, tree["cut"], tree["defense"], (channels, height, width),
                 tuple(map(str, tree["input"]["classes"])), int(tree["seed"]), str(tree["pictures"]),
                 found[:24] if CODE not in tree["files"] else digest([found, tree["files"][CODE]]),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{folder / DESCRIPTION} is not whole ({error}); export the target again") from None
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise UsageError(f"{folder / DESCRIPTION} is not whole ({reason}); export the target again") from None
 
 
 def _own_code(folder: Path, tree: dict[str, Any], trusted: bool) -> Architecture:
@@ -107,17 +115,26 @@ def _own_code(folder: Path, tree: dict[str, Any], trusted: bool) -> Architecture
 def _snapshot(folder: Path) -> Path:
     reference = folder / "refs" / "main"
     if not (folder / DESCRIPTION).exists() and reference.is_file():
-        return folder / "snapshots" / reference.read_text().strip()
+        commit = reference.read_bytes()[:100].decode("ascii", "replace").strip()
+        if not re.fullmatch(r"[0-9a-f]{6,64}", commit):
+            raise UsageError(f"{reference} names no snapshot; fetch the repository again")
+        return folder / "snapshots" / commit
     return folder
 
 
 def _description(path: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(LONGEST + 1)
+        if len(text) > LONGEST:
+            raise UsageError(f"{path} is larger than {LONGEST} bytes, which no description is; get it again")
+        tree = json.loads(text)
+    except PermissionError:
+        raise UsageError(f"you may not read {path}; ask the owner of {path.parent}") from None
     except OSError:
         raise UsageError(f"no {path.name} in {path.parent}; give a folder that `leakscope export` wrote") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON ({error}); get it again") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON ({' '.join(str(error).split())[:120]}); get it again") from None
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         raise UsageError(f"{path} does not describe a target ({SCHEMA}); give a folder that `leakscope export` wrote")
     return tree
@@ -172,4 +189,4 @@ class ExportedArchitecture(Architecture):
             raise UsageError(
                 f"{self.exported.folder} was built with its own defence and cut; leave --defense and --cut out"
             )
-        split.load_state_dict(state)
+        split.load_state_dict(sound(state, own, self.exported.folder / WEIGHTS))

@@ -11,7 +11,7 @@ _PYTHON = "give the Python code that builds it, --model FILE.py:FACTORY"
 _WEIGHTS = f"holds weights and no code to build a network from them; {_PYTHON}, and this file as --weights"
 _SCRIPT = (
     "is TorchScript, whose layers run inside its own interpreter, where features at a cut cannot be read or changed; "
-    f"{_PYTHON}, and this file as --weights: its tensors are taken"
+    f"{_PYTHON}, and its weights as safetensors, saved where you trust it"
 )
 _EXPORTED = (
     "is a torch.export program, which torch reads by unpickling and whose graph cannot be copied or rebuilt; "
@@ -25,7 +25,7 @@ _KERAS = "is a network of another framework; Leakscope audits PyTorch networks"
 
 
 def format_of(path: Path) -> str | None:
-    """`torchscript`, `pt2`, `onnx`, `keras` or `weights`, by content where there is a file, else by name."""
+    """`torchscript`, `pt2`, `onnx`, `keras` or `weights`: by content where there is a file, else by name."""
     suffix = path.suffix.lower()
     if path.is_file() and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:

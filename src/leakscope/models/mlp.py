@@ -42,7 +42,7 @@ class MLP(Architecture):
         if self.drift is not None:
             for layer in layers.values():
                 if isinstance(layer, nn.Linear):
-                    mean = sqrt(self.drift) * torch.randn(()).item()
+                    mean = sqrt(self.drift) * torch.randn((), device="cpu").item()  # also when planned without memory
                     nn.init.normal_(layer.weight, mean, 1.0)
                     nn.init.normal_(layer.bias, mean, 1.0)
         return nn.Sequential(layers)

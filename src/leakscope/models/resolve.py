@@ -10,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
+from leakscope.core.memory import allocating, require_room
 from leakscope.core.model import scores_of
 from leakscope.models.architecture import MODELS, Architecture, normalization_from
 from leakscope.models.formats import refuse_model_file
+
+#: Networks whose size is not ours to plan: running a user's code twice, or torchvision's, tells nothing new.
+_NOT_PLANNED = frozenset({"file", "given", "torchvision", "timm"})
 
 
 def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
@@ -39,6 +43,22 @@ def normalized(architecture: Architecture, text: str | None) -> Architecture:
     return changed
 
 
+def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> None:
+    """Refuse a network that cannot fit: built without memory first, where that can be done."""
+    name = architecture.kind_name
+    if name in _NOT_PLANNED:
+        return
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            model = architecture.build(image_shape, classes)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    except UsageError:
+        raise
+    except Exception:  # a network that looks at its values while it is built; building it will tell
+        return
+    require_room(size, f"{name} with {size // 4:.2g} weights", "make it narrower or the pictures smaller")
+
+
 def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """The network with fresh weights from the ambient generator, once it has been seen to read such pictures.
 
@@ -47,7 +67,9 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     """
     name = architecture.kind_name
     size = "×".join(str(length) for length in image_shape)
-    model = architecture.build(image_shape, classes).eval()
+    _require_room_for(architecture, image_shape, classes)
+    with allocating(name, "make it narrower or the pictures smaller"):
+        model = architecture.build(image_shape, classes).eval()
     normalize = architecture.normalization() or nn.Identity()
     try:
         with torch.no_grad():

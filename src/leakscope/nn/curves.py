@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 
+def mean_where_finite(values: Tensor) -> Tensor:
+    """The mean of those that are finite, NaN when none is: a scalar that nobody has waited for."""
+    return torch.where(values.isfinite(), values, torch.nan).nanmean()
+
+
 def mean_of_finite(values: Tensor) -> float | None:
-    """The mean of those that are finite; None when none is."""
-    finite = values[values.isfinite()]
-    return float(finite.mean()) if len(finite) else None
+    """The same as a number, which an accelerator must finish first; None when none is finite."""
+    mean = float(mean_where_finite(values))
+    return mean if math.isfinite(mean) else None
 
 
 def thinned(curve: list[float], points: int = 25) -> list[float]:

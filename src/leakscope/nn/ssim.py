@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakscope.nn.precision import wide
+from leakscope.core.devices import widened
 
 WINDOW = 11
 SIGMA = 1.5
@@ -48,4 +48,4 @@ def ssim(guess: Tensor, truth: Tensor) -> Tensor:
     over channels and over the positions where the 11×11 Gaussian window (σ = 1.5) lies inside the picture; a
     smaller picture gets the largest odd window that fits. Wang et al., IEEE TIP 13(4), 2004.
     """
-    return ssim_map(wide(guess), wide(truth)).flatten(1).mean(1)
+    return ssim_map(widened(guess), widened(truth)).flatten(1).mean(1)

@@ -6,9 +6,10 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
 
@@ -42,6 +43,11 @@ def part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """The tensors called `name.…`, without that prefix."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+
+def take_over(network: nn.Module, tensors: dict[str, Tensor], device: torch.device) -> None:
+    """Make copies of `tensors` the network's own; those that are on the device already never leave it."""
+    network.load_state_dict({name: tensor.to(device, copy=True) for name, tensor in tensors.items()}, assign=True)
 
 
 def sha256(path: Path) -> str:

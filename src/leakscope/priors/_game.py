@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core import progress, seeds
+from leakscope.core.checkpoint import load_checkpoint, save_checkpoint
 from leakscope.core.errors import UsageError
 from leakscope.nn.averages import follow, warmed_up
 
@@ -112,9 +112,9 @@ def play(
     course, first = Course(), 0
     started = saved = time.monotonic()
     path = None if checkpoint is None else checkpoint / f"{name}.pt"
-    if path is not None and path.is_file():
+    if path is not None:
         first = _resume(path, identity, players, optimizers, course)
-    elif opening is not None:
+    if first == 0 and opening is not None:
         opening()
     device = next(players.parameters()).device
     before = course.seconds
@@ -156,8 +156,6 @@ def _descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
 def _save(
     path: Path, identity: str, step: int, players: Players, optimizers: list[torch.optim.Adam], course: Course
 ) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     state = {
         "identity": identity,
         "step": step,
@@ -165,16 +163,13 @@ def _save(
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "course": vars(course),
     }
-    torch.save(state, temporary)
-    temporary.replace(path)
+    save_checkpoint(path, state)
 
 
 def _resume(path: Path, identity: str, players: Players, optimizers: list[torch.optim.Adam], course: Course) -> int:
-    try:
-        state = torch.load(path, map_location=next(players.parameters()).device, weights_only=True)
-    except Exception as error:  # torch.load has no one error for a damaged file
-        reason = (str(error).splitlines() or ["damaged"])[0]
-        raise UsageError(f"checkpoint {path} is unreadable ({reason}); delete it to begin again") from None
+    state = load_checkpoint(path, next(players.parameters()).device)
+    if state is None:
+        return 0
     if state["identity"] != identity:
         raise UsageError(f"checkpoint {path} belongs to another prior; delete it to begin again")
     players.load_state_dict(state["players"])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
 from leakscope.nn.adversarial import LOSSES
+from leakscope.nn.weights import take_over
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, Upward, recalibrate, settled
 from leakscope.priors._game import Pace
@@ -73,7 +74,7 @@ class Dcgan(AdversarialPrior):
         network = ConvolutionalGenerator(
             state.shape, self.network(state.shape), self.critic(state.shape), self.loss, self.latent
         )
-        network.load_state_dict(state.tensors)
+        take_over(network, state.tensors, device)
         return settled(network, device).eval().requires_grad_(False)
 
 

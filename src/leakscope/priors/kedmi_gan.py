@@ -15,7 +15,7 @@ from leakscope.core import seeds
 from leakscope.core.errors import UsageError
 from leakscope.core.prior import PRIORS, Generator, Material, Prior, PriorState, Scores
 from leakscope.core.spec import describe, digest
-from leakscope.nn.weights import part
+from leakscope.nn.weights import part, take_over
 from leakscope.priors._convolutional import Downward, Upward, recalibrate, settled
 from leakscope.priors._game import Batches, Pace, Players, Rules, play
 from leakscope.priors._pictures import fitting
@@ -103,7 +103,7 @@ class KedmiGan(Prior):
         critic = LabellingCritic(shape, self.base.width, state.notes["classes"], self.kernels, self.kernel_size)
         critic.reference = torch.empty_like(state.tensors["critic.reference"])
         network = KedmiGenerator(shape, self.base.latent, Upward(shape, self.base.latent, self.base.width), critic)
-        network.load_state_dict(state.tensors)
+        take_over(network, state.tensors, device)
         return settled(network, device).eval().requires_grad_(False)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakscope.core.devices import widened
 from leakscope.core.errors import UsageError
 from leakscope.core.prior import PRIORS, Generator, Material, Prior, PriorState
 from leakscope.priors._pictures import fitting, require_size
@@ -88,15 +89,15 @@ def principal(centred: Tensor, count: int, rng: torch.Generator) -> tuple[Tensor
     """
     n, d = centred.shape
     if min(n, d) <= _EXACT:
-        _, singular, right = torch.linalg.svd(centred.double(), full_matrices=False)
+        _, singular, right = torch.linalg.svd(widened(centred), full_matrices=False)
         singular, right = singular[:count], right[:count]
     else:
         basis = torch.randn(d, count + _SPARE, generator=rng, device=rng.device).to(centred.device)
         for _ in range(_ROUNDS):
             basis = torch.linalg.qr(centred.T @ (centred @ basis)).Q
-        _, singular, inner = torch.linalg.svd((centred @ basis).double(), full_matrices=False)
-        singular, right = singular[:count], inner[:count] @ basis.double().T
+        _, singular, inner = torch.linalg.svd(widened(centred @ basis), full_matrices=False)
+        singular, right = singular[:count], inner[:count] @ widened(basis).T
     # A direction and its negative are the same; fix the sign so that equal data give equal tensors.
     strongest = right.gather(1, right.abs().argmax(1, keepdim=True))
     deviations = (singular / (n - 1) ** 0.5).clamp_min(1e-6)  # constant pictures: no division by zero
-    return deviations.float(), (right * strongest.sign()).float().contiguous()
+    return deviations.to(centred), (right * strongest.sign()).to(centred).contiguous()

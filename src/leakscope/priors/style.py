@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
 from leakscope.nn.adversarial import LOSSES
-from leakscope.nn.weights import part
+from leakscope.nn.weights import part, take_over
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, ladder, settled
 from leakscope.priors._mapping import Mapping
@@ -71,8 +71,8 @@ class Style(AdversarialPrior):
 
     def generator(self, state: PriorState, device: torch.device) -> Generator:
         network, critic = self.network(state.shape), self.critic(state.shape)
-        network.load_state_dict(part(state.tensors, "network"))
-        critic.load_state_dict(part(state.tensors, "critic"))
+        take_over(network, part(state.tensors, "network"), device)
+        take_over(critic, part(state.tensors, "critic"), device)
         finished = StyledGenerator(
             state.shape, self.latent, network.mapping, network.synthesis, Tensor.contiguous, critic=critic,
             opinion=LOSSES[self.loss].generator,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.core.results import Blocks, BlockTable
+from leakscope.core.reports import Blocks, BlockTable
 from leakscope.report.pictures import data_uri
 from leakscope.report.targets import Target
 

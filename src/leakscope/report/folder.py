@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from leakscope.core.errors import UsageError
-from leakscope.core.results import SCHEMA, AuditReport, from_json
+from leakscope.core.reports import SCHEMA, AuditReport
+from leakscope.core.results import from_json
 from leakscope.report.junit_xml import junit
 from leakscope.report.page import render_html
 from leakscope.report.sarif_log import sarif

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from leakscope.core.results import AttackResult, AuditReport, ControlReport
+from leakscope.core.reports import AuditReport, ControlReport
+from leakscope.core.results import AttackResult
 from leakscope.core.words import CONTROLS, Verdict
 from leakscope.report.numbers import interval, number, utc
 from leakscope.report.targets import targets_of

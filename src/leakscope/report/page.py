@@ -15,7 +15,8 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from leakscope.core import words as audit_words
-from leakscope.core.results import AttackResult, AuditReport, Summary
+from leakscope.core.reports import AuditReport
+from leakscope.core.results import AttackResult, Summary
 from leakscope.report import numbers, words
 from leakscope.report.blocks import sheets
 from leakscope.report.flags import flag_groups
@@ -105,6 +106,7 @@ def render_html(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) 
         plot=scatter(marks_of(targets), level, gate),
         blocks=sheets(targets, pictures, names),
         bounds=[target for target in targets if target.found.bound is not None],
+        beaten=words.BEATEN,
         gallery=galleries(report, pictures),
         metrics=[metric for metric in report.metrics if metric.name in measured],
         unavailable=[metric for metric in report.metrics if metric.unavailable is not None],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from leakscope.core.errors import UsageError
-from leakscope.core.results import AuditReport, ShownPictures
+from leakscope.core.reports import AuditReport, ShownPictures
 
 BUDGET = 2_400_000  # bytes of encoded pictures on one page
 SIDES = (128, 96, 64, 48, 32, 24, 16)  # tried in turn when the full size is over budget

@@ -13,7 +13,7 @@ from pathlib import PurePath, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from leakscope.core.results import AuditReport
+from leakscope.core.reports import AuditReport
 from leakscope.core.words import CONTROLS, VERDICTS, Verdict
 from leakscope.report.numbers import utc
 from leakscope.report.targets import targets_of

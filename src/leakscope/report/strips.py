@@ -39,7 +39,7 @@ def record_path(key: str) -> str:
 
 
 def _first(entry: Entry, name: str, count: int) -> NDArray[np.uint8] | None:
-    path = entry.folder / "tensors.safetensors"
+    path = entry.tensors_file()
     try:
         with safe_open(path, framework="numpy") as file:
             pictures = file.get_slice(name)[:count]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from leakscope.core.results import AuditReport, ControlReport, GateReport, Summary
+from leakscope.core.reports import AuditReport, ControlReport, GateReport
+from leakscope.core.results import Summary
 from leakscope.core.words import CONTROLS, EVIDENCE, SEVERITIES, VERDICTS
 from leakscope.report import words
 from leakscope.report.flags import flag_groups
@@ -83,13 +84,24 @@ def _bounds(targets: list[Target]) -> list[str]:
     bounded = [(target, bound) for target in targets if (bound := target.found.bound) is not None]
     if not bounded:
         return []
-    head = ("Computed, not measured", "Noise", "MSE at least (entropy)", "MSE at least (rate)", "Mean picture")
+    least = "MSE at least"
+    head = ("Computed, not measured", "Noise", f"{least} (entropy)", f"{least} (rate)", f"{least} (Fisher)")
     rows = (
-        (text(target.name), number(bound.sigma), number(bound.entropy), number(bound.rate), number(bound.blind))
+        (
+            text(target.name), number(bound.sigma), number(bound.entropy), number(bound.rate),
+            number(bound.fisher or None), number(bound.unbiased or None), number(bound.blind),
+            target.beside_bound or NOTHING,
+        )
         for target, bound in bounded
-    )
+    )  # fmt: skip
     assumed = "; ".join(text(assumption) for assumption in bounded[0][1].assumptions)
-    return ["## Bound", table(head, rows), f"It assumes that {assumed}."]
+    beaten = any(target.beside_bound == "beaten" for target, _ in bounded)
+    return [
+        "## Bound",
+        table((*head, "Without bias (1/dFIL)", "Mean picture", "Best attack"), rows),
+        f"It assumes that {assumed}.",
+        words.BEATEN if beaten else "",
+    ]
 
 
 def _floors(floors: Mapping[str, Mapping[str, Summary]]) -> str:

@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from leakscope.core.results import AttackResult, AuditReport, GroupReport, Method, Summary, TargetRecord, TargetReport
+from leakscope.core.reports import AuditReport, GroupReport, TargetReport
+from leakscope.core.results import AttackResult, Method, Summary, TargetRecord
 from leakscope.core.words import FlagId
 from leakscope.report.words import ORACLES
 
 #: A label up to this long is shown as it is.
 SHORT = 40
+
+#: A bound is tight when the best attack's error is at most this many times as large.
+TIGHT = 1.2
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,19 @@ class Target:
     def worst_case(self) -> Summary | None:
         """The strongest attack, corrected for having been chosen among several."""
         return self.found.worst_case.get("leak")
+
+    @property
+    def beside_bound(self) -> str:
+        """How the smallest error of any attack stands to the highest bound; nothing without both."""
+        bound = self.found.bound
+        errors = [result.metrics["mse"].mean for result in self.results if "mse" in result.metrics]
+        highest = 0.0 if bound is None else max(bound.entropy, bound.rate, bound.fisher)
+        if not errors or highest <= 0:
+            return ""
+        ratio = min(errors) / highest
+        if ratio < 1:
+            return "beaten"
+        return "tight" if ratio <= TIGHT else f"{ratio:.1f} times the bound"
 
 
 def targets_of(report: AuditReport) -> list[Target]:

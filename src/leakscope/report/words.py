@@ -128,3 +128,10 @@ FRAMEWORKS = (
 def sentence(text: str) -> str:
     """A clause as a sentence: a capital first, a stop last."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+#: Said beside a bound that an attack went below.
+BEATEN = (
+    "An attack did better than a bound (beaten): what the bound assumes does not hold for these pictures, "
+    "so believe the attack."
+)

@@ -11,10 +11,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain, digest
+from leakscope.core.yaml_text import read_yaml
 from leakscope.experiments.grid_budgets import Budgets
 from leakscope.experiments.job import Job
 from leakscope.runners.estimate import Experience
@@ -48,7 +47,7 @@ def plan_bench(path: Path, settings: Mapping[str, Any], scale: str | None, store
     """The jobs of a grid: from the store when nothing they depend on has changed, else planned now."""
     question = _identity(path, settings, scale)
     answer = store.get("plan", question)
-    kept = None if answer is None else store.get("grid", answer.record["grid"])
+    kept = None if answer is None else store.get_content("grid", answer.record["grid"])
     if kept is None:
         from leakscope.experiments.grid import BenchConfig, grid_jobs
 
@@ -80,13 +79,8 @@ def _record(path: Path, budgets: Plain, jobs: list[Job]) -> Plain:
 
 def _identity(path: Path, settings: Mapping[str, Any], scale: str | None) -> str:
     """Changes with anything the plan depends on: the file, the code, methods of others, and files it names."""
-    try:
-        text = path.read_text()
-        tree = yaml.safe_load(text)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    tree = read_yaml(path)
+    text = path.read_text(encoding="utf-8")
     given = {name: str(value) for name, value in settings.items()}
     code = sorted(_stamps(Path(__file__).parents[1], "*.py"))
     others = sorted(

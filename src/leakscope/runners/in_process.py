@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import torch
-
 from leakscope.core.spec import Plain
 from leakscope.experiments.execution import Executor
 from leakscope.experiments.job import Job
 from leakscope.experiments.workplace import Workplace
+from leakscope.runners.devices import chosen
 from leakscope.runners.outcome import do, pin_threads
 from leakscope.runners.runner import Outcome, Progress
 from leakscope.store import Store
@@ -23,7 +22,7 @@ class InProcess:
 
     def __init__(self, store: Path, device: str, *, threads: int = 1) -> None:
         pin_threads(threads)
-        self._executor = Executor(Workplace(Store(store), torch.device(device)))
+        self._executor = Executor(Workplace(Store(store), chosen(device)))
         self._todo: list[Plain] = []
 
     def submit(self, jobs: list[Plain]) -> None:

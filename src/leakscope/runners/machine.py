@@ -26,16 +26,18 @@ class Machine:
 
 
 def _here(machine: Machine, store: Store, budgets: Budgets) -> Runner:
+    from leakscope.runners.devices import shared_out
     from leakscope.runners.in_process import InProcess
 
     del budgets
-    return InProcess(store.root, _devices(machine.device)[0], threads=machine.threads)
+    return InProcess(store.root, shared_out(machine.device)[0], threads=machine.threads)
 
 
 def _pool(machine: Machine, store: Store, budgets: Budgets) -> Runner:
+    from leakscope.runners.devices import shared_out
     from leakscope.runners.pool import Pool
 
-    devices = _devices(machine.device)
+    devices = shared_out(machine.device)
     wanted = machine.workers or (len(devices) if devices != ["cpu"] else usable_cores() // machine.threads)
     if budgets.memory_gb is not None:
         wanted = min(wanted, int(_memory() / budgets.memory_gb / 2**30))
@@ -52,11 +54,12 @@ def _ray(machine: Machine, store: Store, budgets: Budgets) -> Runner:
 
 
 def _slurm(machine: Machine, store: Store, budgets: Budgets) -> Runner:
+    from leakscope.runners.devices import on_a_node
     from leakscope.runners.slurm import Slurm
 
     options = dict(machine.slurm)
     return Slurm(
-        store.root, "cpu" if machine.device in {"auto", "cpu"} else "cuda", threads=machine.threads,
+        store.root, on_a_node(machine.device), threads=machine.threads,
         workers=machine.workers, minutes=budgets.job_minutes, memory_gb=budgets.memory_gb,
         cluster=options.pop("cluster", "slurm"), options=options,
     )  # fmt: skip
@@ -73,24 +76,6 @@ def usable_cores() -> int:
 
 def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _devices(name: str) -> list[str]:
-    """The devices that workers share out among themselves: every accelerator of the kind, or the CPU."""
-    import torch
-
-    if name == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        name = "cpu" if found is None else found.type
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name!r} cannot be used here ({reason}); take --device cpu") from None
-    if device.type == "cpu" or device.index is not None:
-        return [name]
-    return [f"{device.type}:{number}" for number in range(torch.get_device_module(device).device_count())]
 
 
 def runner_for(machine: Machine, store: Store, budgets: Budgets) -> Runner:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain
+from leakscope.runners.devices import RAY_RESOURCES, kind_of, on_a_node
 from leakscope.runners.runner import Outcome, Progress
+
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class Ray:
@@ -20,34 +29,25 @@ class Ray:
         self, store: Path, device: str, *, address: str | None, workers: int | None, threads: int = 1,
         memory_gb: float | None = None,
     ) -> None:  # fmt: skip
-        try:
-            import ray
-        except ImportError:
-            raise UsageError("Ray is not installed; pip install 'leakscope[ray]', or take --runner pool") from None
-        self._ray = ray
+        if find_spec("ray") is None:
+            raise UsageError("Ray is not installed; pip install 'leakscope[ray]', or take --runner pool")
         cores = None if address or workers is None else workers * threads
-        try:
-            ray.init(
-                address=address, num_cpus=cores, include_dashboard=False if address is None else None,
-                log_to_driver=False, logging_level="ERROR",
-            )  # fmt: skip
-        except Exception as error:  # Ray raises plain Exception when a node does not come up in time
-            ray.shutdown()
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"no Ray at {address or 'this machine'}: {reason}; check --ray-address") from None
+        with _to_itself() if address is None else nullcontext():
+            ray = self._ray = _started(address, cores)
         there = ray.cluster_resources()
-        on_gpu = device != "cpu" and there.get("GPU", 0) > 0
-        room = there["GPU"] if on_gpu else there.get("CPU", 1) // threads
+        resource = _resource(device, there)
+        room = there.get("CPU", 1) // threads if resource is None else there[resource]
         self.capacity = min(workers or int(room), max(1, int(room)))
         needs = {
             "num_cpus": threads,
-            "num_gpus": 1 if on_gpu else 0,
+            "num_gpus": 1 if resource == "GPU" else 0,
+            "resources": {resource: 1} if resource not in {None, "GPU"} else {},
             # Whether to try again is the coordinator's decision, and the user's.
             "max_retries": 0,
             **({} if memory_gb is None else {"memory": int(memory_gb * 2**30)}),
         }
         self._start = ray.remote(**needs)(_do)
-        self._arguments = (str(store.absolute()), "cuda" if on_gpu else "cpu", threads)
+        self._arguments = (str(store.absolute()), _name(device, resource), threads)
         self._running: dict[Any, str] = {}
 
     def submit(self, jobs: list[Plain]) -> None:
@@ -76,6 +76,62 @@ class Ray:
         self._ray.shutdown()
 
 
+def _resource(device: str, there: Mapping[str, float]) -> str | None:
+    """What Ray is asked for beside cores: an accelerator of the kind; None for devices that Ray does not count."""
+    if device == "auto":
+        return "GPU" if there.get("GPU", 0) else None
+    resource = RAY_RESOURCES.get(kind_of(device))
+    if resource is not None and not there.get(resource, 0):
+        raise UsageError(f"the Ray cluster has no {resource} for --device {device}; take --device cpu")
+    return resource
+
+
+def _name(device: str, resource: str | None) -> str:
+    """How a job calls its device; a node knows best which kind of GPU it has."""
+    return "auto" if device == "auto" and resource is not None else on_a_node(device)
+
+
+def _started(address: str | None, cores: int | None) -> Any:
+    """Ray, connected to the cluster at `address` or to a new one on this machine."""
+    import ray
+
+    try:
+        ray.init(
+            address=address, num_cpus=cores, include_dashboard=False if address is None else None,
+            log_to_driver=False, logging_level="ERROR",
+        )  # fmt: skip
+    except Exception as error:  # Ray raises plain Exception when a node does not come up in time
+        ray.shutdown()
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"no Ray at {address or 'this machine'}: {reason}; check --ray-address") from None
+    return ray
+
+
+@contextmanager
+def _to_itself() -> Iterator[None]:
+    """Ray started here listens on 127.0.0.1 alone, and answers only to who knows a token made for it.
+
+    Whoever reaches Ray's ports runs code as this user, so no other machine and no other user may. Ray binds
+    to all addresses unless this variable, read when it is imported, keeps it from forming clusters; its
+    `_node_ip_address` does not: it turns 127.0.0.1 into the address that others see.
+    """
+    if "ray" not in sys.modules:  # Ray looks at these once; later it starts with a token of its own
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    before = os.environ.get(_CLUSTERS)
+    os.environ[_CLUSTERS] = "0"
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    usual, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = usual
+        del os.environ[_CLUSTERS]
+        if before is not None:
+            os.environ[_CLUSTERS] = before
+
+
 def _reason(error: Exception) -> str:
     name = type(error).__name__
     return {
@@ -95,12 +151,11 @@ def _do(job: Plain, store: str, device: str, threads: int) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)  # Ray keeps its processes: plans made for one job serve the next
 def _workshop(store: str, device: str, threads: int) -> Any:
-    import torch
-
     from leakscope.experiments.execution import Executor
     from leakscope.experiments.workplace import Workplace
+    from leakscope.runners.devices import chosen
     from leakscope.runners.outcome import pin_threads
     from leakscope.store import Store
 
     pin_threads(threads)
-    return Executor(Workplace(Store(store), torch.device(device)))
+    return Executor(Workplace(Store(store), chosen(device)))

@@ -149,7 +149,7 @@ def store_status(store: Store) -> list[GridStatus]:
     running = _running(store)
     grids = []
     for key in sorted(store.keys("grid")):
-        entry = store.get("grid", key)
+        entry = store.get_content("grid", key)
         assert entry is not None
         bench = read_bench(key, entry.record)
         schedule = Schedule.of(bench.jobs, store)

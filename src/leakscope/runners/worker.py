@@ -23,15 +23,14 @@ def main(store: str, device: str, threads: int, name: str) -> None:
     todo: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_listen, args=(todo,), daemon=True).start()
 
-    import torch
-
     from leakscope.experiments.execution import Executor
     from leakscope.experiments.workplace import Workplace
+    from leakscope.runners.devices import chosen
     from leakscope.runners.outcome import do, pin_threads
     from leakscope.store import Store
 
     pin_threads(threads)
-    executor = Executor(Workplace(Store(store), torch.device(device)))
+    executor = Executor(Workplace(Store(store), chosen(device)))
 
     def send(kind: str, message: Any) -> None:
         out.write(json.dumps({kind: asdict(message)}) + "\n")

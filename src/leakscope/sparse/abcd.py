@@ -166,7 +166,7 @@ class Descent:
                 self.bench[color.down, color.across] = Bench(gathered, gathered[:-1], gathered[:-1].view(view.shape))
 
     def sweep(self, beta: Tensor) -> None:
-        """All colours once, from the point extrapolated by β (one a sample)."""
+        """All colours once, from the point extrapolated by β (one per sample)."""
         ahead = 1 + beta
         self.error_before.whole.lerp_(self.error.whole, ahead)
         self.error, self.error_before = self.error_before, self.error

@@ -12,7 +12,7 @@ from leakscope.sparse.problem import Diverged
 
 @dataclass(frozen=True)
 class Solution:
-    """Codes and what was reached, one number a sample."""
+    """Codes and what was reached, one number per sample."""
 
     codes: Tensor
     objective: Tensor

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.core.errors import UsageError
-from leakscope.store.directory import Entry, Store
+from leakscope.store.directory import Store
+from leakscope.store.entry import Entry
 
 
 @dataclass(frozen=True)

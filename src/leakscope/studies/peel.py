@@ -2,211 +2,186 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
+from leakscope.studies.claims import Claim, Measured
+from leakscope.studies.drawing import bars, strips
+from leakscope.studies.page import Columns, name_of
+from leakscope.studies.picks import Pick
+from leakscope.studies.records import Drawn, Part, Row, Table
+from leakscope.studies.study import STUDIES, Run, Runs, Study, data_name
 
-from leakscope.studies._crossed import crossed_interval
-from leakscope.studies._peel_page import page
-from leakscope.studies.study import STUDIES, Claim, Figures, Outcome, Run, Runs, Study
-
-#: Fewer decide nothing.
-LEAST_IMAGES, LEAST_SEEDS = 20, 3
-#: Decibels that a change may cost before it counts as a cost.
-MARGIN = 1.0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """PSNR on one variant less that on another: `more`, or `no less` within the margin.
-
-    Under one attack, or under `attack` on the first and `other` on the second.
-    """
-
-    text: str
-    first: str
-    second: str
-    wanted: Literal["more", "no less"] = "more"
-    attack: str = "peel"
-    other: str | None = None
-
-
-PAPER = (
-    Comparison("Random weights are easier to invert than trained ones", "U", "P"),
-    Comparison("Random weights are easier to invert than trained ones, with pooling", "MU", "MP"),
-    Comparison("Pooling hurts the attack on random weights", "U", "MU"),
-    Comparison("Pooling hurts the attack on trained weights", "P", "MP"),
-    Comparison("Depth does not hurt: twice as many blocks", "deeper", "U", "no less"),
-    Comparison("Depth does not hurt: 152 against 18", "U", "shallower", "no less"),
-    Comparison("Depth does not hurt: 34 against 18", "depth-34", "depth-18", "no less"),
-    Comparison("Depth does not hurt: 50 against 18", "depth-50", "depth-18", "no less"),
-    Comparison("Width hardly matters: HRN-5x5x3x against ResNet-18", "HRN-5x5x3x", "ResNet-18", "no less"),
-    Comparison("Width hardly matters: HRN-2x5x3x against ResNet-18", "HRN-2x5x3x", "ResNet-18", "no less"),
-    Comparison("Without shortcuts less is rebuilt (no skip, no peel)", "U", "no-skip"),
-    Comparison("PEEL rebuilds more than embedding inversion from random weights", "U", "U", other="embedding"),
-    Comparison("PEEL rebuilds more than embedding inversion from trained weights", "P", "P", other="embedding"),
+PAPER = "Arif et al., 2025"
+#: Decibels that count, and that a change may cost before it counts as a cost.
+COUNTS, MARGIN = 0.5, 1.0
+PEEL, OURS = ("peel",), ("peel-exact", "e2e-lbfgs")
+#: What the paper says: statement, its source, and the variants of which the first leaks more.
+MORE = (
+    ("random weights are easier to invert than trained ones", "tables II and III", "U", "P"),
+    ("random weights are easier to invert than trained ones, with pooling", "tables II and III", "MU", "MP"),
+    ("pooling hurts the attack on random weights", "tables II and III", "U", "MU"),
+    ("pooling hurts the attack on trained weights", "tables II and III", "P", "MP"),
+    ("without shortcuts less is rebuilt (no skip, no peel)", "figure 9", "U", "no-skip"),
+    ("strides hurt the attack on trained weights", "figure 17", "P", "strided-P"),
 )
-#: Not the paper's: whether what holds for PEEL also holds for the strongest attack.
-OURS = tuple(replace(item, attack="best") for item in PAPER if item.other is None)
+#: And those of which the first leaks no less, within the margin.
+NO_LESS = (
+    ("depth does not hurt: twice as many blocks", "figures 13 and 16", "deeper", "U"),
+    ("depth does not hurt: 152 against 18", "figures 13 and 16", "U", "shallower"),
+    ("depth does not hurt: 34 against 18", "figures 13 and 16", "depth-34", "depth-18"),
+    ("depth does not hurt: 50 against 18", "figures 13 and 16", "depth-50", "depth-18"),
+    ("depth does not hurt: 152 against 18", "figures 13 and 16", "depth-152", "depth-18"),
+    ("width hardly matters: HRN-5x5x3x against ResNet-18", "table IV", "HRN-5x5x3x", "ResNet-18"),
+    ("width hardly matters: HRN-2x5x3x against ResNet-18", "table IV", "HRN-2x5x3x", "ResNet-18"),
+)
+#: Every configuration that published PEEL meets.
+VARIANTS = (
+    "U", "P", "MU", "MP", "no-skip", "strided-U", "strided-P", "deeper", "shallower", "ir", "depth-18", "depth-34",
+    "depth-50", "depth-152", "ResNet-18", "HRN-5x5x3x", "HRN-2x5x3x",
+)  # fmt: skip
 
 
-@STUDIES.register("peel")
+def at(variant: str, attacks: tuple[str, ...] = (), name: str = "") -> Pick:
+    return Pick(("none",), variant=variant, attacks=attacks, name=name or variant)
+
+
+def _claims() -> Iterator[Claim]:
+    for attacks, told in ((PEEL, "under PEEL"), ((), "under the strongest attack")):
+        for text, source, first, second in MORE:
+            yield Claim(
+                f"{first}-{second}-{told}", f"{told}: {text}", f"{PAPER}, {source}", at(first, attacks),
+                at(second, attacks), "more", "psnr", minimum=COUNTS,
+            )  # fmt: skip
+        for text, source, first, second in NO_LESS:
+            yield Claim(
+                f"{first}-{second}-{told}", f"{told}: {text}", f"{PAPER}, {source}", at(first, attacks),
+                at(second, attacks), "more", "psnr", minimum=0.0, margin=MARGIN,
+            )  # fmt: skip
+    for variant in VARIANTS:
+        peel = at(variant, PEEL, f"PEEL on {variant}")
+        embedding = at(variant, ("embedding",), f"embedding inversion on {variant}")
+        yield Claim(
+            f"embedding-{variant}", f"PEEL rebuilds more than embedding inversion ({variant})", f"{PAPER}, figure 2",
+            peel, embedding, "more", "psnr", minimum=COUNTS,
+        )  # fmt: skip
+        yield Claim(
+            f"ours-{variant}", f"exact peeling or end-to-end descent rebuilds more than PEEL ({variant})", "Leakscope",
+            at(variant, OURS, f"ours on {variant}"), peel, "more", "psnr", minimum=COUNTS,
+        )  # fmt: skip
+
+
+CLAIMS = tuple(_claims())
+
+
+@STUDIES.register("peel", revision=2)
 @dataclass(frozen=True)
 class PeelStudy(Study):
-    """What residual networks give away to PEEL and to ours, beside the paper's tables II to IV, VI, VII and IX."""
+    """What residual networks give away to PEEL and to ours, beside the paper's tables.
 
-    part: Literal["faces", "depths", "widths", "xray", "demo"] = "faces"
+    `trial` is `faces`, `depths`, `widths`, `xray` or `demo`; pictures of people are not drawn.
+    """
 
-    def measure(self, runs: Runs) -> Figures:
-        tables = {name: _psnr(run) for name, run in runs.runs.items()}
-        return {
-            "configurations": [{"name": name, **_configuration(run)} for name, run in runs.runs.items()],
-            "layers": [{"name": name, "rows": rows} for name, run in runs.runs.items() if (rows := _layers(run))],
-            "claims": [claim.as_dict() for item in PAPER if (claim := judged(item, tables))],
-            "strongest": [claim.as_dict() for item in OURS if (claim := judged(item, tables))],
-        }
-
-    def page(self, parts: Mapping[str, Figures]) -> str:
-        return page(parts)
-
-    def pictures(self, runs: Runs) -> dict[str, bytes]:
-        """None of people's faces, which have no place in a repository: the report of the audit shows them."""
-        if self.part == "faces":
-            return {}
-        drawn = {f"{name}.png": _faces(run) for name, run in runs.runs.items()}
-        first = next(iter(runs.runs.values()))
-        maps = _feature_maps(first)
-        return drawn | ({} if maps is None else {"maps.png": maps})
-
-
-def _kind(row: Mapping[str, Any]) -> str:
-    """The attack without its settings, with the defence it met."""
-    name = str(row["attack"]).partition(":")[0]
-    defense = str(row["defense"])
-    return name if defense == "none" else f"{name}, {defense}"
-
-
-def _grouped(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every attack, one for each seed in the order of the seeds."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(run.rows, key=lambda row: int(row["seed"])):
-        groups.setdefault(_kind(row), []).append(row)
-    return groups
-
-
-def _table(run: Run, rows: list[dict[str, Any]], metric: str) -> Tensor:
-    """Seeds × pictures."""
-    return torch.stack([run.values(row)[metric] for row in rows])
-
-
-def _psnr(run: Run) -> dict[str, Tensor]:
-    """Seeds × pictures of every attack, and of the best one picture by picture."""
-    tables = {kind: _table(run, rows, "psnr") for kind, rows in _grouped(run).items()}
-    undefended = [table for kind, table in tables.items() if ", " not in kind]
-    return tables | ({"best": torch.stack(undefended).amax(0)} if undefended else {})
-
-
-def _configuration(run: Run) -> Figures:
-    features = run.targets[0]["feature_shape"]
-    pixels = run.audit.document["data"]["shape"]
-    return {
-        "model": run.targets[0]["model"],
-        "trained": run.plan.config.training.epochs > 0,
-        "accuracy": {
-            str(defense): fmean(t["accuracy"] for t in run.targets if t["defense"] == defense)
-            for defense in dict.fromkeys(t["defense"] for t in run.targets)
-        },
-        "ratio": float(torch.Size(features).numel() / torch.Size(pixels).numel()),
-        "side": pixels[1],
-        "attacks": [{"name": kind, **_attack(run, rows)} for kind, rows in _grouped(run).items()],
-    }
-
-
-def _attack(run: Run, rows: list[dict[str, Any]]) -> Figures:
-    count = len(run.plan.victims)
-    worked = [row["notes"].get("cpu_seconds") for row in rows]
-    return {
-        "mse": crossed_interval(_table(run, rows, "mse") * 255**2),
-        "psnr": crossed_interval(_table(run, rows, "psnr")),
-        "leak": crossed_interval(_table(run, rows, "leak")),
-        "cpu_seconds": None if None in worked else fmean(worked) / count,  # a picture
-        "unexplained": fmean(row["notes"].get("unexplained") or 0.0 for row in rows),
-        "flags": sorted({flag for row in rows for flag in row["flags"]}),
-    }
-
-
-def _layers(run: Run) -> list[Figures]:
-    """Relative error of every block's input by attack, on the first seed; of runs without a defence."""
-    if any(target["defense"] != "none" for target in run.targets):
-        return []  # its undefended twin is a variant of its own
-    rows: dict[str, dict[str, float | None]] = {}
-    for target in run.targets:
-        for attack in target.get("blocks", {}).get("attacks", []):
-            for row in attack["rows"]:
-                rows.setdefault(row["block"], {})[attack["attack"].partition(":")[0]] = row["error"]
-    return [{"block": block, "errors": errors} for block, errors in rows.items()]
-
-
-def judged(item: Comparison, tables: Mapping[str, Mapping[str, Tensor]]) -> Claim | None:
-    """The claim with its outcome; None when one of its variants was not run."""
-    first = tables.get(item.first, {}).get(item.attack)
-    second = tables.get(item.second, {}).get(item.other or item.attack)
-    if first is None or second is None:
-        return None
-    names = (item.first, item.second) if item.other is None else (f"`{item.attack}`", f"`{item.other}`")
-    difference = crossed_interval(first - second)
-    because = (
-        f"{names[0]} less {names[1]}: {difference['mean']:+.1f} dB "
-        f"[{difference['low']:+.1f}, {difference['high']:+.1f}], {difference['images']} pictures, "
-        f"{difference['seeds']} seeds"
+    title: ClassVar[str] = "PEEL: what residual networks give away"
+    question: ClassVar[str] = (
+        "How much of its input can be peeled out of a residual network, block by block, by somebody who holds the "
+        "weights and the features at the cut, and no pictures (PEEL, Arif et al., 2025)? Each claim is asked twice: of "
+        "published PEEL, and of the strongest attack; where the answers differ, the claim is about PEEL's solver and "
+        "not about what the network gives away. *U*: random weights, *P*: trained, *M*: a max-pooling stem."
     )
-    return Claim(item.text, outcome(difference, item.wanted), because)
+    columns: ClassVar[Columns] = (("psnr", "PSNR (dB)"), ("mse", "MSE"), ("ssim", "SSIM"), ("leak", "Leak"))
+
+    trial: str = ""
+    note: str = ""
+
+    def claims(self) -> Sequence[Claim]:
+        return CLAIMS
+
+    def measured(self, runs: Runs) -> Measured:
+        """Relative error of every block's input under published PEEL, which table VI reports."""
+        found: dict[str, dict[str, float]] = {}
+        for run in runs.runs.values():
+            for target in run.report.targets:
+                for table in target.blocks.attacks if target.blocks is not None else ():
+                    if run.report.result(table.result).attack.kind == "peel":
+                        for row in table.rows:
+                            if row.error is not None:
+                                found.setdefault(f"block-error[{row.block}]", {})[target.record.key] = row.error
+        return found
+
+    def tables(self, runs: Runs, measured: Measured, rows: Sequence[Row]) -> Sequence[Table]:
+        del measured, rows
+        return [table for variant, run in runs.runs.items() if (table := _blocks(variant, run)) is not None]
+
+    def pictures(self, runs: Runs, part: Part) -> Sequence[tuple[Drawn, bytes]]:
+        found = {name_of(row): row.worst_case["psnr"] for row in part.rows if "psnr" in row.worst_case}
+        drawn = [
+            (Drawn("psnr.png", "PSNR of the strongest attack on each picture"), bars(found, "PSNR (dB), 100 at most"))
+        ]
+        if data_name(runs.first.plan) in _PEOPLE:
+            return drawn
+        for variant, run in runs.runs.items():
+            drawn.append(
+                (Drawn(f"{variant}.png", f"Originals and reconstructions, {variant}"), strips(_rebuilt(run), 8))
+            )
+        maps = _feature_maps(runs.first)
+        if maps:
+            drawn.append(
+                (Drawn("maps.png", "Inputs of the blocks for one victim, the first block left"), strips(maps, 20))
+            )
+        return drawn
+
+    def limits(self, runs: Runs) -> Sequence[str]:
+        sides = {run.report.data.shape[-1] for run in runs.runs.values()}
+        people = data_name(runs.first.plan) in _PEOPLE
+        lines = [
+            f"Pictures have {' or '.join(map(str, sorted(sides)))} pixels per side; PSNR is averaged over pictures and "
+            "ends at 100 dB, so that large differences are at least so large.",
+            "`peel` has the published penalties, steps and learning rate, the sign that makes equation 6 the inverse "
+            "of the block, and the start and stem inversion that the paper leaves open.",
+        ]
+        return [*lines, "Faces of real people are kept out of this repository."] if people else lines
 
 
-def outcome(difference: Mapping[str, float | int], wanted: Literal["more", "no less"]) -> Outcome:
-    """By the interval: a gain must exclude zero, a loss must stay within the margin."""
-    if difference["images"] < LEAST_IMAGES or difference["seeds"] < LEAST_SEEDS:
-        return "cannot tell"
-    limit = 0.0 if wanted == "more" else -MARGIN
-    if difference["low"] > limit:
-        return "holds"
-    return "does not hold" if difference["high"] < limit else "cannot tell"
+_PEOPLE = frozenset({"lfw", "celeba", "olivetti"})
 
 
-#: Victims in a picture, and pixels each is enlarged to.
-SHOWN, SIDE = 8, 64
-
-
-def _faces(run: Run) -> bytes:
-    """Originals above what each attack made of them, on the first seed."""
-    strips = [run.plan.victims.images[:SHOWN]]
-    strips += [run.guess(rows[0])[:SHOWN] for rows in _grouped(run).values()]
-    return _png(torch.stack(strips))
-
-
-def _feature_maps(run: Run) -> bytes | None:
-    """Of one victim, a column a block: the true input, then that of each attack."""
-    blocks = run.targets[0].get("blocks")
-    maps = [run.audit.pictures.get(f"maps/{attack['result']}") for attack in blocks["attacks"]] if blocks else []
-    drawn = [item.float() / 255 for item in maps if item is not None]
-    if not drawn:
+def _blocks(variant: str, run: Run) -> Table | None:
+    """Relative error of every block's input by attack, on the first undefended target that has blocks."""
+    report = next((t.blocks for t in run.report.targets if t.blocks is not None and t.record.undefended), None)
+    if report is None:
         return None
-    return _png(torch.stack([drawn[0][:, :1], *(item[:, 1:] for item in drawn)]))
+    errors: dict[str, dict[str, float | None]] = {}
+    for table in report.attacks:
+        kind = run.report.result(table.result).attack.kind
+        for row in table.rows:
+            errors.setdefault(row.block, {})[kind] = row.error
+    kinds = tuple(dict.fromkeys(kind for own in errors.values() for kind in own))
+    rows = tuple((block, *(own.get(kind) for kind in kinds)) for block, own in reversed(errors.items()))
+    note = (
+        f"‖x̂ − x‖/‖x‖ of the input of each block, mean over {report.victims} victims of the first seed. A block that "
+        "`peel-exact` fits to the last digits and yet gets wrong folds: several inputs have the same output."
+    )
+    return Table(f"Block by block, {variant or 'first seed'}", ("Input of", *kinds), rows, note)
 
 
-def _png(grid: Tensor) -> bytes:
-    """Rows × columns × channels × height × width in [0, 1] as one picture."""
-    from PIL import Image
+def _rebuilt(run: Run) -> dict[str, Any]:
+    """Originals above what each attack made of them, on the first seed."""
+    found = {"original": run.plan.scene.first_victims.images}
+    for entry in run.entries:
+        if entry.target.seed == run.plan.seeds[0]:
+            found[f"{entry.result.attack.kind}, {entry.target.defense.label}"] = run.guess(entry.result)
+    return found
 
-    times = max(1, SIDE // grid.shape[-1])
-    large = grid.repeat_interleave(times, -1).repeat_interleave(times, -2)
-    sheet = torch.nn.functional.pad(large, (1, 1, 1, 1), value=1.0).permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)
-    pixels = (sheet.clamp(0, 1) * 255).round().to(torch.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray((pixels[..., 0] if pixels.shape[-1] == 1 else pixels).numpy()).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
+
+def _feature_maps(run: Run) -> dict[str, Any]:
+    """Of one victim, a column per block: the true input, then that of each attack."""
+    report = next((target.blocks for target in run.report.targets if target.blocks is not None), None)
+    found: dict[str, Any] = {}
+    for table in report.attacks if report is not None else ():
+        drawn = run.audit.images.get(f"maps/{table.result}")
+        if drawn is not None:  # blocks × (true, guessed) × height × width
+            found.setdefault("true input", drawn[:, :1].float() / 255)
+            found[run.report.result(table.result).attack.kind] = drawn[:, 1:].float() / 255
+    return found

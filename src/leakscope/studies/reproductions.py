@@ -1,7 +1,6 @@
-"""Published tables by name: which configuration repeats one, and where its figures and ours are found.
+"""Published tables by name: which configuration repeats one, and whether every table and figure is covered.
 
-The list is `published/reproductions.json`. A path such as `faces/II/*/psnr/0` leads through a JSON tree;
-what its `*` stood for in the published figures stands in ours too.
+The list is `published/reproductions.json`; published figures are in the files of their papers.
 """
 
 from __future__ import annotations
@@ -9,118 +8,153 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
+from leakscope.core.defense import build_defense
 from leakscope.core.errors import UsageError, unknown
-from leakscope.studies.study import Figures, published
+from leakscope.core.results import Method, from_json
+from leakscope.core.spec import parse
+from leakscope.experiments.config import AuditConfig, read_yaml
+from leakscope.studies.picks import Pick
+from leakscope.studies.published import paper
+from leakscope.studies.records import Beside, Part
+
+_ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X")
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """One published table."""
+    """Published tables that one configuration repeats."""
 
-    name: str
     what: str
-    source: str
-    scales: dict[str, tuple[str, str | None]]  # configuration and its scale; None: the file's own values
-    published: str | None
-    figures: list[dict[str, Any]]
-    claims: str  # only claims that begin so
+    paper: str
+    tables: tuple[str, ...]
+    scales: Mapping[str, tuple[str, str | None]]  # configuration and its scale; None: the file's own values
 
-    def protocol(self, wanted: str) -> tuple[Path, str | None]:
+    @property
+    def source(self) -> str:
+        return paper(self.paper).source
+
+    def protocol(self, name: str, wanted: str) -> tuple[Path, str | None]:
         """The configuration that repeats it, from where the package keeps them, and the scale to ask of that."""
         if wanted not in self.scales:
-            raise UsageError(f"{self.name} has no scale {wanted!r}; it has: {', '.join(self.scales)}")
+            raise UsageError(f"{name} has no scale {wanted!r}; it has: {', '.join(self.scales)}")
         config, scale = self.scales[wanted]
-        return Path(str(files("leakscope").joinpath("configs", config))), scale
+        return configs() / config, scale
 
-
-def reproductions() -> dict[str, Reproduction]:
-    """All that are listed."""
-    text = files("leakscope.studies").joinpath("published", "reproductions.json").read_text(encoding="utf-8")
-    return {name: Reproduction(name=name, **entry) for name, entry in json.loads(text).items()}
-
-
-def reproduction(name: str) -> Reproduction:
-    listed = reproductions()
-    if name not in listed:
-        raise unknown("reproduction", name, listed)
-    return listed[name]
+    def rows(self, part: Part) -> list[Beside]:
+        """Its published figures beside ours."""
+        return [row for row in part.published if row.table in self.tables]
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A published figure beside ours; None where there is none."""
+class Coverage:
+    """Which tables and figures of a paper are looked at outside our tables, and which are not, and why."""
 
-    what: str
-    published: float | None
-    obtained: float | None
-    low: float | None
-    high: float | None
+    count: Mapping[str, int | str]  # how many tables and figures; a Roman numeral where they are counted so
+    elsewhere: Mapping[str, str]
+    reasons: Mapping[str, str]
 
-    def as_dict(self) -> dict[str, Any]:
-        return vars(self)
-
-
-def compared(entry: Reproduction, ours: Figures) -> list[Compared]:
-    """Published figures beside those of the study's JSON."""
-    theirs = published(entry.published) if entry.published else {}
-    rows = []
-    for figure in entry.figures:
-        times = figure.get("times", 1.0)
-        # What a published name is called here; of several, the one that was run.
-        names: Mapping[str, str | list[str]] = figure.get("names", {})
-        for captured, value in _walk(theirs, figure["published"].split("/")):
-            steps = iter(captured)
-            wanted = [next(steps) if part == "*" else part for part in figure["obtained"].split("/")]
-            path = [names.get(word, word) for word in wanted]
-            found = _follow(ours, path)
-            mean, low, high = _interval(found)
-            scaled = (None if number is None else times * number for number in (mean, low, high))
-            rows.append(Compared(figure["what"].format(*captured), float(value), *scaled))
-    return rows
+    @property
+    def numbers(self) -> list[str]:
+        """Every table and figure of the paper."""
+        found = []
+        for kind, last in self.count.items():
+            named = _ROMAN[: _ROMAN.index(last) + 1] if isinstance(last, str) else range(1, last + 1)
+            found += [f"{kind} {number}" for number in named]
+        return found
 
 
-def _interval(found: Any) -> tuple[float | None, float | None, float | None]:
-    if isinstance(found, list):  # one number a training
-        return fmean(found), None, None
-    if isinstance(found, Mapping):
-        return found.get("mean"), found.get("low"), found.get("high")
-    return (float(found), None, None) if isinstance(found, int | float) else (None, None, None)
+@dataclass(frozen=True)
+class Listed:
+    """The file of reproductions."""
+
+    reproductions: Mapping[str, Reproduction]
+    coverage: Mapping[str, Coverage]
 
 
-def _keyed(tree: Any) -> Mapping[str, Any]:
-    """Children by name; of a list by the defence an entry is about, its name, or its place."""
-    if isinstance(tree, Mapping):
-        return tree
-    if isinstance(tree, list):
-        keyed: dict[str, Any] = {}
-        for place, item in enumerate(tree):
-            own = item if isinstance(item, Mapping) else {}
-            keyed.setdefault(str(own.get("defense", own.get("name", place))), item)
-        return keyed
-    return {}
+def configs() -> Path:
+    """Where the package keeps configurations."""
+    return Path(str(files("leakscope").joinpath("configs")))
 
 
-def _walk(tree: Any, path: list[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every number a path with stars leads to, and what the stars stood for."""
-    if not path:
-        if isinstance(tree, int | float):
-            yield (), tree
-        return
-    step, rest = path[0], path[1:]
-    children = _keyed(tree)
-    for name in children if step == "*" else [step]:
-        if name in children:
-            for captured, value in _walk(children[name], rest):
-                yield ((name, *captured) if step == "*" else captured), value
+@cache
+def listed() -> Listed:
+    text = files("leakscope.studies").joinpath("published", "reproductions.json").read_text(encoding="utf-8")
+    return from_json(Listed, json.loads(text), "published/reproductions.json")
 
 
-def _follow(tree: Any, path: list[str | list[str]]) -> Any:
-    for step in path:
-        children = _keyed(tree)
-        tree = next((children[name] for name in ([step] if isinstance(step, str) else step) if name in children), None)
-    return tree
+def reproduction(name: str) -> Reproduction:
+    """One by name."""
+    known = listed().reproductions
+    if name not in known:
+        raise unknown("reproduction", name, known)
+    return known[name]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """One table or figure: where it is looked at, or why it is not."""
+
+    number: str
+    covered: bool
+    told: str
+
+
+def coverage(name: str) -> Iterator[Covered]:
+    """Every table and figure of a paper."""
+    own = listed().coverage[name]
+    names: dict[str, list[str]] = {}
+    for each, entry in listed().reproductions.items():
+        for table in entry.tables if entry.paper == name else ():
+            names.setdefault(table, []).append(each)
+    for number in own.numbers:
+        if number in own.reasons:
+            yield Covered(number, False, own.reasons[number])
+        elif number in own.elsewhere:
+            yield Covered(number, True, own.elsewhere[number])
+        else:
+            runners = sorted(configured(name, number))
+            run = f"by {', '.join(runners)}" if runners else "no configuration runs its rows yet"
+            yield Covered(number, bool(runners), f"{', '.join(names.get(number, ['not listed']))} ({run})")
+
+
+@cache
+def _planned(study: str) -> tuple[tuple[str, str, str, tuple[Method, ...], tuple[str, ...]], ...]:
+    """What the configurations of a study plan: file, data, variant, defences and kinds of attacks."""
+    found = []
+    for path in sorted(configs().glob("*.yaml")):
+        tree = read_yaml(path)
+        given = tree.get("study")
+        if given is None or (given if isinstance(given, str) else given["kind"]) != study:
+            continue
+        for scale in (None, *tree.get("scales", {})):
+            for variant, config in AuditConfig.read_all(path, {}, scale).items():
+                data = config.data if isinstance(config.data, dict) else parse(config.data)
+                named = Path(str(data["path"])).stem if "path" in data else str(data["kind"])
+                defenses = tuple(Method.of(build_defense(spec)) for spec in config.defenses)
+                attacks = config.attacks if isinstance(config.attacks, list) else []
+                kinds = tuple(str((a if isinstance(a, dict) else parse(a))["kind"]) for a in attacks)
+                found.append((path.name, named, variant, defenses, kinds))
+    return tuple(found)
+
+
+def configured(name: str, number: str) -> set[str]:
+    """The configurations that run at least one row of a published table."""
+    found = set()
+    for table in paper(name).tables:
+        if table.id == number:
+            picks = [row.pick for row in table.rows if row.pick is not None]
+            for file, data, variant, defenses, attacks in _planned(paper(name).study):
+                if data in table.data and any(_runs(pick, variant, defenses, attacks) for pick in picks):
+                    found.add(file)
+    return found
+
+
+def _runs(pick: Pick, variant: str, defenses: tuple[Method, ...], attacks: tuple[str, ...]) -> bool:
+    named = any(fnmatchcase(variant, one) for one in pick.variant.split("|"))
+    met = not pick.attacks or not attacks or bool(set(pick.attacks) & set(attacks))
+    return named and met and any(pick.fits_defense(defense) for defense in defenses)

@@ -10,8 +10,19 @@ class TestMyAttack(AttackContract):
 ```
 """
 
-from leakscope.testing.attacks import AttackContract
-from leakscope.testing.defenses import DefenseContract
-from leakscope.testing.metrics import MetricContract
+from __future__ import annotations
 
-__all__ = ["AttackContract", "DefenseContract", "MetricContract"]
+from typing import TYPE_CHECKING
+
+from leakscope.core.exports import lazily
+
+__all__ = ["AttackContract", "DefenseContract", "MetricContract", "PriorContract"]
+
+if TYPE_CHECKING:
+    from leakscope.testing.attacks import AttackContract as AttackContract
+    from leakscope.testing.defenses import DefenseContract as DefenseContract
+    from leakscope.testing.metrics import MetricContract as MetricContract
+    from leakscope.testing.priors import PriorContract as PriorContract
+else:  # contracts need pytest, the simulated device does not
+    _HOMES = {"Attack": "attacks", "Defense": "defenses", "Metric": "metrics", "Prior": "priors"}
+    __getattr__ = lazily(__name__, {f"{kind}Contract": home for kind, home in _HOMES.items()})

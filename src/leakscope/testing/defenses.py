@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,13 +13,19 @@ from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES, Defense, Stack, Step, build_defense
 from leakscope.core.model import SplitModel
 from leakscope.core.spec import describe
+from leakscope.testing.ambient import ambient_states
 from leakscope.testing.synthetic import CLASSES, image_set, small_split
 
 BATCH = 12
 
 
 class DefenseContract:
-    """Subclass it and give a `defense` fixture, and a `neutral` one when its strength can be zero."""
+    """Subclass it and give a `defense` fixture, and a `neutral` one when its strength can be zero.
+
+    Set `device` to run the same suite elsewhere: "cuda", or "sim:1" of `leakscope.testing.device`.
+    """
+
+    device: ClassVar[str] = "cpu"
 
     @pytest.fixture
     def defense(self) -> Defense:
@@ -32,25 +40,33 @@ class DefenseContract:
     def batch() -> ImageSet:
         return image_set(BATCH, "defended")
 
+    def rng(self, seed: int, stage: str) -> torch.Generator:
+        return seeds.generator(seed, stage, device=self.device)
+
+    def images(self) -> Tensor:
+        """The batch where the network works."""
+        return self.batch().images.to(self.device)
+
     def built(self, defense: Defense) -> SplitModel:
-        """The split as training would get it."""
+        """The split as training would get it: rebuilt on the CPU, then moved."""
         with seeds.ambient(0, "rebuild"):
             split = defense.rebuild(small_split(), self.batch().images)
         split.defense = defense
-        return split
+        return split.to(self.device)
 
     def step(self, defense: Defense) -> tuple[SplitModel, Step, nn.Module]:
-        """One forward pass in training, as a defence sees it."""
+        """One forward pass in training, as a defence sees it: data and their generators stay on the CPU."""
         split, data = self.built(defense), defense.augment(self.batch(), seeds.generator(0, "augment"))
-        aux = defense.setup(split, data, seeds.generator(0, "setup"))
+        aux = defense.setup(split, data, seeds.generator(0, "setup")).to(self.device)
         split.train()
         defense.before_epoch(split, aux, data, 0)
-        rng = seeds.generator(0, "step")
-        result = split.run(data.images, rng)
-        task_loss = nn.functional.cross_entropy(result.scores, data.labels)
+        rng = self.rng(0, "step")
+        x, y = data.images.to(self.device), data.labels.to(self.device)
+        result = split.run(x, rng)
+        task_loss = nn.functional.cross_entropy(result.scores, y)
         step = Step(
-            data.images,
-            data.labels,
+            x,
+            y,
             result.features,
             result.released,
             result.scores,
@@ -66,8 +82,8 @@ class DefenseContract:
 
     def released(self, defense: Defense, *, training: bool = False) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            z = self.built(defense).eval().encode(self.batch().images)
-        return z, defense.release(z, seeds.generator(0, "release"), training=training)
+            z = self.built(defense).eval().encode(self.images())
+        return z, defense.release(z, self.rng(0, "release"), training=training)
 
     @pytest.mark.parametrize("training", [False, True])
     def test_release_keeps_shape_and_stays_finite(self, defense: Defense, training: bool) -> None:
@@ -77,12 +93,12 @@ class DefenseContract:
         assert released.isfinite().all()
 
     def test_release_is_a_function_of_its_generator(self, defense: Defense) -> None:
-        ambient = torch.random.get_rng_state()
+        ambient = ambient_states(self.device)
         (z, first), (_, second) = self.released(defense), self.released(defense)
         assert torch.equal(first, second)
-        assert torch.equal(ambient, torch.random.get_rng_state()), "it drew from torch's ambient generator"
+        assert all(map(torch.equal, ambient, ambient_states(self.device))), "it drew from torch's ambient generator"
         before = z.clone()
-        defense.release(z, seeds.generator(1, "release"))
+        defense.release(z, self.rng(1, "release"))
         assert torch.equal(z, before), "it changed the features in place"
 
     def test_release_does_not_mix_pictures(self, defense: Defense) -> None:
@@ -90,7 +106,7 @@ class DefenseContract:
         z, released = self.released(defense)
         changed = z.clone()
         changed[-1] = 0
-        again = defense.release(changed, seeds.generator(0, "release"))
+        again = defense.release(changed, self.rng(0, "release"))
         assert torch.equal(released[:-1], again[:-1])
 
     def test_gradients_reach_the_encoder(self, defense: Defense) -> None:
@@ -136,9 +152,9 @@ class DefenseContract:
 
     def test_rebuilt_split_runs_and_round_trips(self, defense: Defense) -> None:
         split = self.built(defense).eval()
-        images = self.batch().images
+        images = self.images()
         with torch.no_grad():
-            scores = split(images, seeds.generator(0, "run"))
+            scores = split(images, self.rng(0, "run"))
         assert scores.shape == (BATCH, CLASSES)
         state = split.state_dict()
         state = {name: tensor + 0.01 if tensor.is_floating_point() else tensor for name, tensor in state.items()}
@@ -146,7 +162,7 @@ class DefenseContract:
         twin.load_state_dict(state)
         other.load_state_dict(twin.state_dict())
         with torch.no_grad():
-            first, second = (model(images, seeds.generator(0, "run")) for model in (twin, other))
+            first, second = (model(images, self.rng(0, "run")) for model in (twin, other))
         assert torch.equal(first, second)
         assert first.isfinite().all()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -18,9 +19,13 @@ PICTURES = 8
 
 
 class MetricContract:
-    """Subclass it and give a `metric` fixture; `shape` where it needs larger or coloured pictures."""
+    """Subclass it and give a `metric` fixture; `shape` where it needs larger or coloured pictures.
+
+    Set `device` to run the same suite elsewhere: "cuda", or "sim:1" of `leakscope.testing.device`.
+    """
 
     shape: tuple[int, int, int] = (1, 16, 16)
+    device: ClassVar[str] = "cpu"
 
     @pytest.fixture
     def metric(self) -> Metric:
@@ -39,15 +44,16 @@ class MetricContract:
             pytest.skip(reason)
 
     def truth(self) -> Tensor:
-        return smooth_images(PICTURES, "metric-truth", self.shape)
+        return smooth_images(PICTURES, "metric-truth", self.shape).to(self.device)
 
     def guess(self, noise: float = 0.1) -> Tensor:
         truth = self.truth()
-        rng = seeds.generator(0, "metric-noise")
-        return (truth + noise * torch.randn(truth.shape, generator=rng)).clamp(0, 1)
+        rng = seeds.generator(0, "metric-noise", device=self.device)
+        return (truth + noise * torch.randn(truth.shape, generator=rng, device=self.device)).clamp(0, 1)
 
     def reference(self, root: Path | None) -> Reference:
-        return Reference(smooth_images(40, "metric-public", self.shape).mean(0).expand(PICTURES, *self.shape), root)
+        mean = smooth_images(40, "metric-public", self.shape).mean(0).to(self.device)
+        return Reference(mean.expand(PICTURES, *self.shape), root)
 
     def test_one_finite_value_an_image(self, metric: Metric, root: Path | None) -> None:
         values = metric(self.guess(), self.truth(), self.reference(root))
@@ -75,7 +81,7 @@ class MetricContract:
             pytest.skip("one number for the whole set")
         guess, truth, reference = self.guess(), self.truth(), self.reference(root)
         whole = metric(guess, truth, reference)
-        order = torch.randperm(PICTURES, generator=seeds.generator(0, "order"))
+        order = torch.randperm(PICTURES, generator=seeds.generator(0, "order")).to(self.device)
         shuffled = metric(guess[order], truth[order], Reference(reference.class_mean[order], root))
         assert torch.allclose(shuffled, whole[order], rtol=1e-4, atol=1e-5)
         others = torch.cat((guess[:1], 1 - guess[1:]))

@@ -44,11 +44,11 @@ class SmallNet(nn.Module):
         return scores
 
 
-def small_split(defense: Defense | None = None) -> SplitModel:
+def small_split(defense: Defense | None = None, device: torch.device = CPU) -> SplitModel:
     """The same network every time, in eval mode."""
     with seeds.ambient(0, "small-split"):
         model = SmallNet()
-    return SplitModel(model, "features", defense=defense).eval()
+    return SplitModel(model, "features", defense=defense).eval().to(device)
 
 
 def small_view(
@@ -58,9 +58,13 @@ def small_view(
     queries: int | None = None,
     public: int = 160,
     split: SplitModel | None = None,
+    device: torch.device = CPU,
 ) -> View:
-    """What an attacker with `access` and its own pictures is handed; of `split` in place of the small network."""
+    """What an attacker with `access` and its own pictures is handed; of `split` in place of the small network.
+
+    The network works on `device`; the pictures stay where data sets are, on the CPU.
+    """
     threat = ThreatModel(access, queries=queries)
-    rng = seeds.generator(0, "oracle")
-    target = split if split is not None else small_split(defense)
-    return grant(target, threat, image_set(public, "public"), rng, classes=CLASSES, device=CPU)
+    rng = seeds.generator(0, "oracle", device=device)
+    target = split.to(device) if split is not None else small_split(defense, device)
+    return grant(target, threat, image_set(public, "public"), rng, classes=CLASSES, device=device)

@@ -23,6 +23,7 @@ from torch import Tensor
 from leakscope.attacks.peeling.chain import Block
 from leakscope.attacks.peeling.krylov import Anderson, cgls, dot, gmres, norm, rows
 from leakscope.attacks.peeling.lbfgs import minimise
+from leakscope.attacks.peeling.maps import rank
 from leakscope.attacks.peeling.pieces import Products
 
 _FIXED_POINT_STEPS = 120
@@ -277,11 +278,10 @@ def injectivity(block: Block, x: Tensor, *, dense_limit: int) -> Injectivity:
     if jacobian.active is not None:
         through = 0 if block.shortcut is None else block.shortcut.rank_bound
         bound = min(bound, (inputs if through is None else through) + int(jacobian.active[0]))
-    rank = None
+    exact = None
     if inputs <= dense_limit and block.piecewise_linear:
         columns = jacobian.forward(torch.eye(inputs, dtype=x.dtype, device=x.device).view(inputs, *block.inputs))
         if block.outer is not None:
             columns = columns * block.outer.slopes(s)
-        matrix = columns.flatten(1).double()
-        rank = int(torch.linalg.matrix_rank(matrix, rtol=max(matrix.shape) * torch.finfo(x.dtype).eps))
-    return Injectivity(inputs, outputs, bound, rank)
+        exact = rank(columns.flatten(1))
+    return Injectivity(inputs, outputs, bound, exact)

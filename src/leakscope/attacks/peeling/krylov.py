@@ -21,7 +21,7 @@ def norm(a: Tensor) -> Tensor:
 
 
 def rows(weights: Tensor, like: Tensor) -> Tensor:
-    """One number a row, shaped to multiply `like`."""
+    """One number per row, shaped to multiply `like`."""
     return weights.view(-1, *(1 for _ in like.shape[1:]))
 
 

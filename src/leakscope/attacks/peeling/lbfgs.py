@@ -132,15 +132,7 @@ def minimise(
             past.keep(running)
         if len(rows) == 0:
             break
-        step = past.direction(gradient, free)
-        # Round-off, or a pair from another face of the box, may turn the direction uphill.
-        uphill = torch.linalg.vecdot(step, gradient) >= 0
-        if uphill.any():
-            past.forget(uphill)
-            steepest = -gradient * free
-            steepest = steepest / steepest.norm(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-            step = torch.where(uphill[:, None], steepest, step)
-
+        step = _downhill(past, gradient, free)
         new_x, new_value, new_gradient, moved, spent = _search_line(
             objective, rows, x, value, gradient, step, low=low, high=high
         )
@@ -154,6 +146,18 @@ def minimise(
         best_x[rows], best_value[rows] = x, value
         curve.append(_mean(best_value))
     return Minimum(best_x, best_value, curve, evaluations)
+
+
+def _downhill(past: _Memory, gradient: Tensor, free: Tensor) -> Tensor:
+    """The quasi-Newton direction; the steepest one where round-off, or a pair from another face, turned it uphill."""
+    step = past.direction(gradient, free)
+    uphill = torch.linalg.vecdot(step, gradient) >= 0
+    if uphill.any():
+        past.forget(uphill)
+        steepest = -gradient * free
+        steepest = steepest / steepest.norm(dim=1, keepdim=True).clamp_min(torch.finfo(step.dtype).tiny)
+        step = torch.where(uphill[:, None], steepest, step)
+    return step
 
 
 def _search_line(

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leakscope.core.devices import widened
+
 Shape = tuple[int, ...]
+
+
+def rank(matrix: Tensor) -> int:
+    """Singular values above rounding in the matrix's own precision, though found in double."""
+    tolerance = max(matrix.shape) * torch.finfo(matrix.dtype).eps
+    return int(torch.linalg.matrix_rank(widened(matrix), rtol=tolerance))
 
 
 class Linear(Protocol):
@@ -63,7 +71,7 @@ class Convolution:
         numel = [int(torch.Size(shape).numel()) for shape in (self.inputs, self.outputs)]
         self.rank_bound = min(numel)
         if self.pointwise:
-            matrix_rank = int(torch.linalg.matrix_rank(self.weight[:, :, 0, 0]))
+            matrix_rank = rank(self.weight[:, :, 0, 0])
             self.rank_bound = matrix_rank * self.outputs[1] * self.outputs[2]
 
     @property
@@ -84,13 +92,13 @@ class Convolution:
 
     def pseudoinverse(self) -> Callable[[Tensor], Tensor]:
         """Of a 1×1 convolution: each kept pixel is a matrix product, each skipped one is zero."""
-        inverse = torch.linalg.pinv(self.weight[:, :, 0, 0].double()).to(self.weight)  # in × out
+        inverse = torch.linalg.pinv(widened(self.weight[:, :, 0, 0])).to(self.weight)  # in × out
         return lambda u: self._transposed(u, inverse.t()[:, :, None, None].contiguous())
 
 
 @dataclass
 class Scaling:
-    """Multiplication with one number a channel."""
+    """Multiplication with one number per channel."""
 
     scale: Tensor  # C, or 1×C×1×1 after __post_init__
     shape: Shape

@@ -2,7 +2,7 @@
 
 Batch norm in eval mode is affine. After or before a convolution without groups its scale folds into
 the weights; the shift of a batch norm before a *zero-padded* convolution is a map over the picture,
-not one number a channel, so every constant is kept as a map: `A x = linear(x) + A(0)`.
+not one number per channel, so every constant is kept as a map: `A x = linear(x) + A(0)`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from leakscope.core.spec import digest, label
 from leakscope.core.words import Control, FlagId
 from leakscope.experiments import stand_ins
 from leakscope.experiments.config import AuditConfig
-from leakscope.experiments.evaluator import EvaluationNetwork, evaluation_network, evaluator_key
+from leakscope.experiments.evaluator import Judge, ceilings, evaluator_key, judge_for
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.floors import mean_image, nearest_public_image
 from leakscope.experiments.goal import GOALS, Goal, Scores
@@ -36,7 +36,6 @@ from leakscope.experiments.stages import Case, Target, run_case, summaries, trai
 from leakscope.experiments.training import predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.recognition import Judged, recognition
-from leakscope.models.resolve import resolve
 from leakscope.stats.summaries import summarize
 from leakscope.store import Store
 
@@ -62,8 +61,11 @@ class Identities(Goal):
         Control.BUDGET: "a larger budget of the strongest attack must not rebuild more",
     }
 
-    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
+    def victims(
+        self, splits: Splits, count: int, seed: int, source: Literal["heldout", "private", "both"] = "heldout"
+    ) -> ImageSet:
         """Classes to rebuild, each shown by the first of its private pictures."""
+        del source  # `require` refuses any other
         private = splits.private
         present = private.labels.unique()
         order = torch.randperm(len(present), generator=seeds.generator(seed, "identities"))
@@ -75,15 +77,28 @@ class Identities(Goal):
         present = len(splits.private.labels.unique())
         if present < 2:
             raise UsageError("class attacks need a target with two classes or more")
-        if not config.splits.by_identity and config.split_index is None:
-            raise UsageError("class attacks need public classes that are not private: set splits.by_identity=true")
-        splits.require_disjoint_identities()
-        resolve(config.evaluator.model)
+        if config.chosen_victims.source != "heldout" or config.threat.public != "own":
+            raise UsageError(
+                "a class attack rebuilds what the private pictures of a class look like: it has no victims.from, "
+                "and an attacker who has the private pictures (threat.public) has nothing left to rebuild"
+            )
+        if not config.threat.shared_classes:
+            if not config.splits.by_identity and config.split_index is None:
+                raise UsageError(
+                    "class attacks need public classes that are not private: set splits.by_identity=true, or say "
+                    "that the attacker has pictures of these classes: threat.shared_classes=true"
+                )
+            splits.require_disjoint_identities()
+        if "network" in config.evaluator.judges:
+            _ = config.evaluator.network  # refuses a name that is none
+        embedding = config.evaluator.embedding
+        if embedding is not None and (problem := embedding.unavailable(config.data_root)) is not None:
+            raise UsageError(f"evaluator.embedder: {problem}")
         for attack in attacks:
             prior = getattr(attack, "prior", None)
             if prior is not None:
                 prior.require(splits.public.shape)
-            least, allowed = attack.least_queries(min(config.victims, present)), config.threat.queries
+            least, allowed = attack.least_queries(min(config.chosen_victims.count, present)), config.threat.queries
             if allowed is not None and allowed < least:
                 raise UsageError(
                     f"{attack.kind_name} starts with {least} queries and threat.queries is {allowed}; raise it, or "
@@ -104,17 +119,22 @@ class Identities(Goal):
         judge_of(scene, place)
 
     def ceiling(self, scene: Scene, store: Store) -> float | None:
-        entry = store.get("evaluator", evaluator_key(scene.config.evaluator, scene.splits))
-        return None if entry is None else float(entry.record["accuracy"])
+        return next(iter(self.ceilings(scene, store).values()), None)
+
+    def ceilings(self, scene: Scene, store: Store) -> dict[str, float]:
+        return ceilings(scene.config.evaluator, scene.splits, store)
 
     def judge_work(self, scene: Scene) -> float:
-        return float(max(scene.config.evaluator.training.epochs, 1) * len(scene.splits.private))
+        evaluator = scene.config.evaluator
+        epochs = evaluator.training.epochs if "network" in evaluator.judges else 1
+        return float(max(epochs, 1) * len(scene.splits.private))
 
-    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
+    def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:
         rng = seeds.generator(case.seed, "target", "believes", device=place.device)
         believed = predict(case.target.split, guess, rng, place.device).argmax(1)
         judged = judge_of(case.scene, place).judge(guess, case.victims.labels, believed)
-        swapped = recognition(replace(judged, classes=judged.classes.roll(1)), case.scene.metrics)["leak"]
+        leak = [metric for metric in case.scene.metrics if metric.name == "leak"]
+        swapped = recognition(replace(judged, classes=judged.classes.roll(1)), leak)["leak"]
         return Scores(recognition(judged, case.scene.metrics), summarize(swapped.numpy(), "high").low)
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
@@ -188,16 +208,16 @@ class Identities(Goal):
         )
 
 
-def judge_of(scene: Scene, place: Workplace) -> EvaluationNetwork:
+def judge_of(scene: Scene, place: Workplace) -> Judge:
     """Who recognises rebuilt classes: from the store, or trained now; no view ever holds it."""
     key = (str(place.store.root), evaluator_key(scene.config.evaluator, scene.splits))
     if key not in _JUDGES:
         _JUDGES.clear()  # one at a time: a process works on one configuration after another
-        _JUDGES[key] = evaluation_network(scene.config.evaluator, scene.splits, scene.config.data_root, place)
+        _JUDGES[key] = judge_for(scene.config.evaluator, scene.splits, scene.config.data_root, place)
     return _JUDGES[key]
 
 
-_JUDGES: dict[tuple[str, str], EvaluationNetwork] = {}
+_JUDGES: dict[tuple[str, str], Judge] = {}
 
 
 class Templates(nn.Module):
@@ -225,7 +245,7 @@ def templates(private: ImageSet) -> SplitModel:
 
 def _ignorant(scene: Scene, target: TargetSpec, place: Workplace) -> list[Target]:
     """Targets with nothing to give away: fresh weights, and weights fitted to permuted labels."""
-    twin = replace(target, defense=build_defense("none"))
+    twin = replace(target, defense=build_defense("none"), stop=None)
     fresh = scene.build(twin).to(place.device).eval()
     private, seed = scene.splits.private, twin.seed
     permuted = ImageSet(
@@ -275,6 +295,6 @@ def _samples(scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[
     return found
 
 
-def _nobody(judge: EvaluationNetwork, guess: Tensor, victims: ImageSet) -> Judged:
+def _nobody(judge: Judge, guess: Tensor, victims: ImageSet) -> Judged:
     """Judged without a target: it believes nothing."""
     return judge.judge(guess, victims.labels, torch.full((len(guess),), -1))

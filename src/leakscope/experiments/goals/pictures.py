@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from leakscope.auditing.flags import MISMATCHED
+from leakscope.auditing.flags import BLIND, MISMATCHED, UNEVEN
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
-from leakscope.core.data import ImageSet, Splits
+from leakscope.core.data import ImageSet, Splits, joined
 from leakscope.core.metric import Metric, Reference, Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
@@ -23,6 +23,7 @@ from leakscope.experiments.budget import budget_checks
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.floors import FLOORS, class_means, near_duplicates
 from leakscope.experiments.goal import GOALS, Goal, Scores
+from leakscope.experiments.probes import alike, one_by_one
 from leakscope.experiments.scene import Scene
 from leakscope.experiments.stages import Case, Target, reconstruct, run_case, summaries, train_target
 from leakscope.experiments.workplace import Workplace
@@ -49,14 +50,23 @@ class Pictures(Goal):
         " (one that needs a structure: the easiest network that has it)",
         Control.NEGATIVE: "reconstructions must not fit the pictures of other victims",
         Control.CANARY: "the strongest trained attack must find parts of the picture that are planted, at random"
-        " places and amplitudes, in the features before the defence acts on them",
+        " places and amplitudes, in the features before the defence acts on them; where all pictures of a label are"
+        " released alike, nothing planted could get through, and it must do as well as a table of what is released",
         Control.BUDGET: "a larger budget, another start and more data must not let the strongest trained attack"
         " rebuild more",
     }
 
-    def victims(self, splits: Splits, count: int, seed: int) -> ImageSet:
-        order = torch.randperm(len(splits.heldout), generator=seeds.generator(seed, "victims"))
-        return splits.heldout.take(order[:count].sort().values)
+    def victims(
+        self, splits: Splits, count: int, seed: int, source: Literal["heldout", "private", "both"] = "heldout"
+    ) -> ImageSet:
+        if source == "both":
+            return joined(
+                self.victims(splits, count // 2, seed, "private"), self.victims(splits, count - count // 2, seed)
+            )
+        pictures = splits.heldout if source == "heldout" else splits.private
+        name = ("victims",) if source == "heldout" else ("victims", source)
+        order = torch.randperm(len(pictures), generator=seeds.generator(seed, *name))
+        return pictures.take(order[:count].sort().values)
 
     def metrics(self, asked: Sequence[Scored]) -> list[Scored]:
         return [metric for metric in asked if isinstance(metric, Metric)]
@@ -66,7 +76,16 @@ class Pictures(Goal):
         parts = [split.release(part.to(rng.device), rng) for part in victims.images.split(BATCH)]
         return Observed(features=torch.cat(parts))
 
-    def score(self, case: Case, guess: Tensor, place: Workplace) -> Scores:
+    @torch.no_grad()
+    def read(self, split: SplitModel, victims: ImageSet, seen: Observed) -> Tensor | None:
+        if seen.features is None:
+            return None
+        start = victims.images[:1].to(seen.features.device)
+        parts = seen.features.split(BATCH)
+        scores = [split.decide(part, start.expand(len(part), -1, -1, -1)) for part in parts]
+        return torch.cat(scores).argmax(1).clamp_max(len(victims.classes) - 1).cpu()
+
+    def score(self, case: Case, guess: Tensor, place: Workplace, read: Tensor | None = None) -> Scores:
         scene, victims = case.scene, case.victims
         values = measured(scene, guess, victims, case.public)
         others = victims.take(torch.arange(len(victims)).roll(1))
@@ -77,21 +96,21 @@ class Pictures(Goal):
         found = Scores(values, swapped.mean().item(), scale=scale.float(), exposed=int((own > EXPOSED).sum()))
         if case.kind != "result":
             return found  # a control's head says nothing
-        read = self.labels_read(case, place)
+        read = self.labels_read(case, place) if read is None else read
         floor = measured(scene, class_means(case.public, read), victims, case.public, leak)["leak"].mean().item()
         accuracy = (read == victims.labels).float().mean().item()
         return replace(found, label_floor=floor, observed_accuracy=accuracy)
 
     @torch.no_grad()
     def labels_read(self, case: Case, place: Workplace) -> Tensor:
-        """The labels that the head reads from the very features that were observed."""
+        """The labels that the head reads when the victims are released anew, as they were for the attack."""
         rng = seeds.generator(case.seed, "victims", "release", device=place.device)
         split = case.target.split
         parts = [split.run(part.to(place.device), rng).scores.argmax(1) for part in case.victims.images.split(BATCH)]
         return torch.cat(parts).cpu().clamp_max(len(case.victims.classes) - 1)
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
-        public, victims = scene.splits.public, scene.first_victims
+        public, victims = scene.public, scene.first_victims
         metrics = [metric for metric in scene.metrics if not metric.of_set]
         return {
             name: summaries(measured(scene, guess(public, victims), victims, public, metrics), metrics)
@@ -99,10 +118,10 @@ class Pictures(Goal):
         }
 
     def flags(self, scene: Scene) -> list[Flag]:
-        known = set(scene.splits.public.labels.tolist())
+        known = set(scene.public.labels.tolist())
         absent = not set(scene.first_victims.labels.tolist()) <= known
         found = [Flag(FlagId.SINGLE_CLASS_MEANS, scene.short_data_name)] if absent else []
-        twins = sum(near_duplicates(scene.splits.public, scene.victims(seed)) for seed in scene.config.chosen_seeds)
+        twins = sum(near_duplicates(scene.public, scene.victims(seed)) for seed in scene.config.chosen_seeds)
         return [
             *found,
             *([Flag(FlagId.NEAR_DUPLICATES, f"{twins} victims of {scene.short_data_name}")] if twins else []),
@@ -122,7 +141,7 @@ class Pictures(Goal):
         leak = run_case(Case.of(scene, stand_in, attack, kind="checked"), place).leak
         passed, flag = leak >= stand_ins.POSITIVE_LEAK, None
         if not passed:
-            public = stand_ins.easy_pictures(min(len(scene.splits.public), 1000), picture, "public")
+            public = stand_ins.easy_pictures(min(len(scene.public), 1000), picture, "public")
             victims = stand_ins.easy_pictures(len(scene.first_victims), picture, "victims")
             easy = _stand_in(scene, split, f"{attack.control}, easy pictures", size, target, place)
             case = Case.of(scene, easy, attack, kind="checked", public=public, victims=victims)
@@ -136,7 +155,8 @@ class Pictures(Goal):
         made = train_target(scene, target, place)
         found = budget_checks(scene, made, attack, result, place)
         if attack.control == "identity":
-            found.append(_canary(scene, made, target, attack, result, place))
+            told = made.record.told_apart > UNEVEN[0]
+            found.append((_canary if told else _table)(scene, made, target, attack, result, place))
         return found
 
     def negative_controls(self, results: Sequence[AttackResult]) -> tuple[ControlResult, ...]:
@@ -179,6 +199,32 @@ def _canary(
         Control.CANARY, label(attack), value, stand_ins.CANARY_LEAK, value >= stand_ins.CANARY_LEAK,
         FlagId.CANARY_MISSED, result.key, target.record.name,
     )  # fmt: skip
+
+
+#: Public pictures that a table of releases is made of, at most.
+_TABLE = 1000
+
+
+def _table(
+    scene: Scene, target: Target, spec: TargetSpec, attack: Attack, result: AttackResult, place: Workplace
+) -> ControlResult:
+    """Whether the attack does as well as the mean public picture of what is released alike.
+
+    Where a release takes few values whatever random numbers it meets, that mean is the best guess there is.
+    A victim whose release no public picture shares would be told apart, and fails the control.
+    """
+    case = Case.of(scene, target, attack, kind="checked")
+    public, victims = case.public.images[:_TABLE], case.victims.images
+    seen = one_by_one(target.split, victims.to(place.device))
+    known = one_by_one(target.split, public.to(place.device))
+    same = alike(seen, known).double().cpu()
+    guess = (same @ public.flatten(1).double() / same.sum(1, keepdim=True).clamp_min(1)).float().view_as(victims)
+    leak = [metric for metric in scene.metrics if metric.name == "leak"]
+    least = measured(scene, guess, case.victims, case.public, leak)["leak"].mean().item() - BLIND
+    passed = result.leak >= least and bool((same.sum(1) > 0).all())
+    return ControlResult(
+        Control.CANARY, label(attack), result.leak, least, passed, FlagId.CANARY_MISSED, result.key, target.record.name
+    )
 
 
 def _stand_in(

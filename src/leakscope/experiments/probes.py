@@ -1,0 +1,273 @@
+"""Questions to a release before it is attacked: does it answer alike, evenly and smoothly, and what does it withhold?
+
+The answers do not depend on the threat. They say where the failure of an attack would mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks._sights import choose, look
+from leakscope.core import seeds
+from leakscope.core.data import ImageSet
+from leakscope.core.model import SplitModel
+from leakscope.core.threat import Access, ThreatModel, grant
+from leakscope.experiments.floors import class_means
+
+#: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
+_ALONE, _DRAWS = 8, 24
+#: Sizes of the batches in which it is asked, beside one picture alone.
+_SIZES = (2, 16, 64, 256)
+#: Pictures whose releases are compared one by one.
+_COMPARED = 128
+#: A change of a picture that nobody sees: its deviation in pixels of range one.
+_UNSEEN = 2e-3
+#: A feature is chaotic when that change moves it by this share of what another picture would.
+_CHAOTIC = 0.25
+#: Pictures around which small changes are followed, directions of change, and changes around each picture …
+_CENTRES, _DIRECTIONS, _CHANGES = 4, 32, 128
+#: … their deviation in pixels of range one, and how exactly the release is read, in deviations of each feature.
+_SMALL, _READING = 0.01, 1.5e-3
+#: Pictures from which the server's own activations are read, and pictures that are rebuilt.
+_READ, _REBUILT = 400, 100
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What is known of a release."""
+
+    batch_dependent: bool  # depends on the pictures beside, or on how many there are
+    unsteady: bool  # the same pictures and the same random numbers gave something else
+    told_apart: float  # share of pictures whose release differs from that of every other of their label
+    chaotic: float  # share of moving features that a change nobody sees moves as much as another picture does
+    server_leak: float | None  # what ridge rebuilds from the server's own activations
+    follows: float  # share of small changes of a picture that can be read from what they change in its release
+
+
+def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Probed:
+    """Ask a release everything; costs a few hundred forward passes and no training."""
+    images = heldout.images
+    told_apart, chaotic = _cells(split, images, device)
+    return Probed(
+        batch_dependent=depends_on_batch(split, images, device),
+        unsteady=_unsteady(split, images, device),
+        told_apart=told_apart,
+        chaotic=chaotic,
+        server_leak=_server_leak(split, public, heldout, device),
+        follows=_follows(split, images, device),
+    )
+
+
+@torch.no_grad()
+def depends_on_batch(split: SplitModel, images: Tensor, device: torch.device) -> bool:
+    """Whether what is released for a picture changes with the pictures sent beside it, their number, or its place.
+
+    The means over draws, alone and in company, differ by no more than their standard errors if it does not:
+    a feature that is off by eight of them, with a draw each for thousands of features, is no accident.
+    """
+    images = images[: _SIZES[-1]].to(device)
+    if len(images) < 2 * _ALONE:
+        return False
+    random = not _same(_drawn(split, images[:_ALONE], 0), _drawn(split, images[:_ALONE], 1))
+    draws = _DRAWS if random else 1
+    alone = torch.stack(
+        [torch.cat([_drawn(split, x[None], 1000 * d + n) for n, x in enumerate(images[:_ALONE])]) for d in range(draws)]
+    )
+    for size in (2, *(s for s in _SIZES[1:] if s < len(images)), len(images)):
+        for shift in (0, _ALONE + 1) if size > 2 * _ALONE else (0,):
+            sample = images[:size].roll(shift, 0)
+            place = slice(shift, shift + min(_ALONE, size))
+            beside = torch.stack([_drawn(split, sample, 7 + d)[place] for d in range(draws)])
+            if _differ(alone[:, : beside.shape[1]].cpu().double(), beside.cpu().double()):
+                return True
+    return False
+
+
+def _differ(first: Tensor, second: Tensor) -> bool:
+    """Draws × pictures × …: whether the means differ by more than chance and round-off explain."""
+    error = torch.zeros_like(first[0])
+    if len(first) > 1:
+        error = ((first.var(0) + second.var(0)) / len(first)).sqrt()
+    # Batched kernels round differently: a thousandth of the spread between pictures is no dependence.
+    spread = first.mean(0).std(0) if first.shape[1] > 1 else first.mean(0).abs().mean()
+    error = error + 1e-3 * spread.clamp_min(1e-6 * float(first.abs().mean().clamp_min(1e-12)))
+    return bool(((first.mean(0) - second.mean(0)).abs() > 8 * error).any())
+
+
+def _drawn(split: SplitModel, images: Tensor, seed: int) -> Tensor:
+    """A release whose random numbers, ours and torch's ambient ones, follow from `seed`."""
+    with seeds.ambient(seed, "probe"):
+        return split.release(images, seeds.generator(seed, "probe", device=images.device))
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and bool(torch.allclose(first, second, rtol=1e-5, equal_nan=True))
+
+
+#: Fresh releases of the victims with which a random one is compared, and how much more it may stray than they do.
+_FRESH, _STRAYS = 8, 6.0
+
+
+@torch.no_grad()
+def strays(seen: Tensor, release: Callable[[torch.Generator], Tensor]) -> bool:
+    """Whether what was observed is not what the same pictures release otherwise.
+
+    The seeds of the fresh releases are drawn from the machine: a release that knows the seeds of an audit knows
+    no better than to answer as it usually does. A random feature strays when its squared distance from the mean of
+    fresh releases is, on average over victims, six times what these vary.
+    """
+
+    device = seen.device
+
+    def fresh() -> Tensor:
+        rng = torch.Generator(device=device)
+        rng.seed()
+        return release(rng).cpu().double()
+
+    first = fresh()
+    if first.shape != seen.shape:
+        return True
+    seen = seen.cpu().double()
+    level = 1e-3 * seen.std(0) + 1e-5 * seen.abs().amax(0)
+    if bool(((seen - first).abs() <= level).all()):
+        return False
+    draws = torch.stack([first, *(fresh() for _ in range(_FRESH - 1))])
+    varies = draws.var(0).mean(0) * (1 + 1 / _FRESH) + level.square()
+    return bool(((seen - draws.mean(0)).square().mean(0) > _STRAYS * varies).any())
+
+
+@torch.no_grad()
+def _unsteady(split: SplitModel, images: Tensor, device: torch.device) -> bool:
+    """Whether the same call with the same random numbers gives different answers: a counter, a clock, a file."""
+    sample = images[:_ALONE].to(device)
+    first = _drawn(split, sample, 3)
+    return any(not _same(first, _drawn(split, sample, 3)) for _ in range(3))
+
+
+@torch.no_grad()
+def one_by_one(split: SplitModel, images: Tensor, seed: int = 5) -> Tensor:
+    """N×D: every picture released with the same random numbers: what differs is due to the picture.
+
+    By itself, therefore, unless no random number is drawn; what is random behind the encoder is drawn there alone.
+    """
+    few = images[:_ALONE]
+    if _same(_drawn(split, few, 0), _drawn(split, few, 1)):
+        return torch.cat([_drawn(split, part, seed) for part in images.split(64)]).flatten(1).cpu().double()
+    with seeds.ambient(0, "probe"):
+        first = split.encode(few)
+    with seeds.ambient(1, "probe"):
+        steady = _same(first, split.encode(few))
+    if not steady:
+        return torch.cat([_drawn(split, x[None], seed) for x in images]).flatten(1).cpu().double()
+    rows = []
+    for z in torch.cat([split.encode(part) for part in images.split(64)]).split(1):
+        with seeds.ambient(seed, "probe"):
+            rng = seeds.generator(seed, "probe", device=images.device)
+            rows.append(split.defense.release(z, rng, training=split.training))
+    return torch.cat(rows).flatten(1).cpu().double()
+
+
+def alike(first: Tensor, second: Tensor) -> Tensor:
+    """N×M: which rows of two releases are the same but for round-off."""
+    level = 1e-5 * torch.maximum(first.abs().amax(0), second.abs().amax(0))
+    return torch.stack([((second - row).abs() <= level).all(1) for row in first])
+
+
+@torch.no_grad()
+def _cells(split: SplitModel, images: Tensor, device: torch.device) -> tuple[float, float]:
+    """How many pictures are told from others of their label by their release, and how many features are chaotic.
+
+    With f(x, ω) the release, pictures that share one value for the same ω are in one cell, and an attacker learns
+    the cell only. Whoever is the only one of its predicted label has nobody to be told from, and does not count.
+    """
+    sample = images[:_COMPARED].to(device)
+    rngs = (seeds.generator(5, "probe", device=device) for _ in sample.split(64))
+    scores = [split.run(part, rng).scores for part, rng in zip(sample.split(64), rngs, strict=True)]
+    labels = torch.cat(scores).argmax(1).cpu()
+    peers = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
+    counted = peers.any(1)
+    released = one_by_one(split, sample)
+    told = [((alike(one, one) & peers).any(1).logical_not() & counted).sum() for one in _again(split, sample, released)]
+    enough = int(counted.sum()) >= _COMPARED // 8
+
+    rng = seeds.generator(0, "probe", "unseen", device=device)
+    nudged = (sample + _UNSEEN * torch.randn(sample.shape, generator=rng, device=device)).clamp(0, 1)
+    spread = released.std(0)
+    moving = spread > 1e-6 * released.abs().amax(0).clamp_min(1e-30)
+    if not bool(moving.any()):
+        return 0.0, 0.0
+    # The median picture's move: a few pictures cross a border of classes.
+    step = ((one_by_one(split, nudged) - released)[:, moving] / spread[moving]).abs().median(0).values
+    share = float(max(told)) / int(counted.sum()) if enough else 1.0
+    return share, float((step > _CHAOTIC).double().mean())
+
+
+def _again(split: SplitModel, sample: Tensor, released: Tensor) -> list[Tensor]:
+    """The release, and once more with other random numbers where these might be what makes pictures alike."""
+    return [released] if bool((released != released[0]).all(1)[1:].all()) else [released, one_by_one(split, sample, 6)]
+
+
+@torch.no_grad()
+def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
+    """How well small changes of a picture are read from the changes of its release, under the same random numbers.
+
+    x + Uc with 32 random directions U; ridge from r(x + Uc) − r(x) to c, judged on changes it was not fitted on.
+    One where every pixel is in the release, however it is coded; nothing where the label alone is.
+    """
+    rng = seeds.generator(0, "probe", "small changes", device=device)
+    sample = images[:_COMPARED].to(device)
+    spread = torch.cat([_drawn(split, part, 5) for part in sample.split(64)]).flatten(1).cpu().double().std(0)
+    directions = min(_DIRECTIONS, sample[0].numel())
+    found = []
+    for x in sample[:_CENTRES]:
+        ways = torch.linalg.qr(torch.randn(x.numel(), directions, generator=rng, device=device)).Q
+        size = _SMALL * (x.numel() / directions) ** 0.5
+        amounts = torch.randn(_CHANGES, directions, generator=rng, device=device)
+        changed = x + size * (amounts @ ways.T).view(-1, *x.shape)
+        known = amounts.cpu()
+        released = one_by_one(split, torch.cat((x[None], changed)))
+        moves = (released[1:] - released[0]) / torch.where(spread > 0, spread, torch.inf)
+        # A border crossed (a wrap, another key) throws a value far out; what the others tell stays.
+        usual = moves.abs().median(0).values
+        moves = torch.where(moves.abs() <= 8 * usual, moves, 0.0)
+        moves = moves + _READING * torch.randn(moves.shape, generator=rng, device=device).cpu()
+        fit = slice(0, _CHANGES * 3 // 4)
+        gram = moves @ moves.T
+        strength = 1e-3 * gram[fit, fit].diagonal().mean()
+        weights = torch.linalg.solve(gram[fit, fit] + strength * torch.eye(_CHANGES * 3 // 4), known[fit].double())
+        missed = (gram[fit.stop :, fit] @ weights - known[fit.stop :]).square().mean()
+        found.append(float(1 - missed / known[fit.stop :].square().mean()))
+    return float(torch.tensor(found).median()) if found else 0.0
+
+
+@torch.no_grad()
+def _server_leak(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> float | None:
+    """What ridge rebuilds of held-out pictures from released features and from what the server makes of them.
+
+    Whatever the server computes lies in what it was sent. The best of its layers is a lower bound on what is there,
+    whether or not the threat hands the server's half to the attacker.
+    """
+    known, asked = public.images[:_READ], heldout.images[:_REBUILT]
+    if len(known) < 8 * 4 or len(asked) < 8:
+        return None
+    asked = asked[: len(known) // 4]  # ridge is judged on the last fifth
+    view = grant(
+        split, ThreatModel(frozenset({Access.HEAD})), public, seeds.generator(0, "probe", "server", device=device),
+        classes=len(public.classes), device=device,
+    )  # fmt: skip
+    seen: dict[str, list[Tensor]] = {}
+    images = torch.cat((known, asked))
+    for number, part in enumerate(images.split(128)):
+        for name, features in look(view, _drawn(split, part.to(device), 100 + number)).items():
+            seen.setdefault(name, []).append(features.cpu())
+    sights = {name: torch.cat(parts) for name, parts in seen.items()}
+    whole = {name: features for name, features in sights.items() if len(features) == len(images)}
+    _, errors = choose(whole, images)
+    reference = class_means(public, heldout.labels[: len(asked)])
+    unknown = float((asked - reference).square().mean())
+    best = min(errors.values())
+    return None if unknown == 0 or best == float("inf") else 1 - best / unknown
