@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from leakscope.commands.beginning import init
 from leakscope.commands.bench import bench, status
 from leakscope.commands.exchange import export, submit
 from leakscope.commands.inspection import cuts, list_, schema, show
@@ -54,7 +55,7 @@ from leakscope.options import (
 app = typer.Typer(
     name="leakscope",
     help="How much of a person's picture can be rebuilt from what your network gives away.",
-    epilog="Start with: leakscope audit --data mnist5k --model convnet.  "
+    epilog="Start with: leakscope audit demo, or leakscope init.  "
     "Exit codes: 0 pass, 1 gate failed, 2 usage, 3 runtime error, 4 inconclusive.",
     no_args_is_help=True,
     add_completion=False,
@@ -111,7 +112,7 @@ def audit(
 
       leakscope audit --model mine.py:build --weights mine.safetensors --data folder:photos --cut features.3
 
-      leakscope audit configs/demo.yaml --gate "leak<=0.3 at E1" --evidence E1
+      leakscope audit demo --gate "leak<=0.3 at E1" --evidence E1
     """
     import torch
 
@@ -264,7 +265,7 @@ def attack(
     return 0
 
 
-for command in (bench, status, report, blind, reproduce, export, submit, cuts, show, schema):
+for command in (init, bench, status, report, blind, reproduce, export, submit, cuts, show, schema):
     app.command()(command)
 app.command("list")(list_)
 app.add_typer(store_app, name="store")
@@ -292,6 +293,10 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(app, arguments))
 
 
+#: What a shell expects of a command that Ctrl-C ended.
+INTERRUPTED = 130
+
+
 def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
     """Exit code of a command line."""
     try:
@@ -299,9 +304,8 @@ def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"leakscope: {' '.join(str(error).split())}\n")
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("leakscope: interrupted; the same command goes on from here\n")
-        return 130
+    except (KeyboardInterrupt, typer.Abort):  # older typers let the first through, others turn it into the second
+        code = INTERRUPTED
     except OSError as error:
         if error.errno is None:
             raise
@@ -316,4 +320,6 @@ def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
 
         traceback.print_exc()
         return 3
+    if code == INTERRUPTED:  # and the present one into this exit code
+        sys.stderr.write("leakscope: interrupted; what is finished is kept: the same command goes on from here\n")
     return code if isinstance(code, int) else 0

@@ -56,7 +56,9 @@ def option(*names: str, help: str, panel: str, **kwargs: Any) -> Any:
     return typer.Option(*names, help=help.replace("[", r"\["), rich_help_panel=panel, **kwargs)
 
 
-Config = Annotated[Path | None, typer.Argument(help="A YAML configuration; options below override it.")]
+Config = Annotated[
+    Path | None, typer.Argument(help="A YAML file, or a shipped one by name (demo); options override it.")
+]
 Data = Annotated[str | None, option("--data", help="Data set: a name, folder:PATH, npz:PATH.  [mnist5k]", panel=TARGET)]
 DataRoot = Annotated[
     Path | None, option("--data-root", help="Where data files live.", panel=TARGET, envvar="LEAKSCOPE_DATA")

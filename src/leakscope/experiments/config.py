@@ -184,7 +184,24 @@ class AuditConfig(BaseModel):
             raise UsageError("; ".join(_problem(item, cls) for item in error.errors())) from None
 
 
+def shipped() -> dict[str, Path]:
+    """The configurations that come with Leakscope, by name."""
+    folder = Path(__file__).parents[1] / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def configuration_at(path: Path) -> Path:
+    """The file itself, or, where there is none, the shipped configuration of that name: `demo`."""
+    if path.exists() or path.suffix:
+        return path
+    found = shipped()
+    if str(path) not in found:
+        raise UsageError(f"no file {path}, and no configuration of that name ships; those are: {', '.join(found)}")
+    return found[str(path)]
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
+    path = configuration_at(path)
     tree = yaml_text.read_yaml(path)
     if not isinstance(tree, dict):
         raise UsageError(f"{path} must hold a mapping of settings, such as 'data: mnist5k'")
