@@ -57,7 +57,8 @@ def as_places(z: Tensor) -> Tensor:
     shape = tuple(z.shape[1:])
     grid = token_grid(shape)
     if grid is not None:
-        return z[:, grid[0] :].mT.unflatten(2, (grid[1], grid[1]))
+        laid_out: Tensor = z[:, grid[0] :].mT.unflatten(2, (grid[1], grid[1]))
+        return laid_out
     return z if map_shape(shape) is not None else z.flatten(1)[:, :, None, None]
 
 

@@ -83,8 +83,10 @@ def _bounds(targets: list[Target]) -> list[str]:
     bounded = [(target, bound) for target in targets if (bound := target.found.bound) is not None]
     if not bounded:
         return []
-    least = "MSE at least"
-    head = ("Computed, not measured", "Noise", f"{least} (entropy)", f"{least} (rate)", f"{least} (Fisher)")
+    head = (
+        "Computed, not measured", "Noise", "MSE at least (entropy)", "MSE at least (rate)", "MSE at least (Fisher)",
+        "Without bias (1/dFIL)", "Mean picture", "Best attack",
+    )  # fmt: skip
     rows = (
         (
             text(target.name), number(bound.sigma), number(bound.entropy), number(bound.rate),
@@ -93,7 +95,6 @@ def _bounds(targets: list[Target]) -> list[str]:
         )
         for target, bound in bounded
     )  # fmt: skip
-    head = (*head, "Without bias (1/dFIL)", "Mean picture", "Best attack")
     assumed = "; ".join(text(assumption) for assumption in bounded[0][1].assumptions)
     beaten = any(target.beside_bound == "beaten" for target, _ in bounded)
     return ["## Bound", table(head, rows), f"It assumes that {assumed}.", words.BEATEN if beaten else ""]
