@@ -84,8 +84,10 @@ def _bounds(targets: list[Target]) -> list[str]:
     bounded = [(target, bound) for target in targets if (bound := target.found.bound) is not None]
     if not bounded:
         return []
-    least = "MSE at least"
-    head = ("Computed, not measured", "Noise", f"{least} (entropy)", f"{least} (rate)", f"{least} (Fisher)")
+    head = (
+        "Computed, not measured", "Noise", "MSE at least (entropy)", "MSE at least (rate)", "MSE at least (Fisher)",
+        "Without bias (1/dFIL)", "Mean picture", "Best attack",
+    )  # fmt: skip
     rows = (
         (
             text(target.name), number(bound.sigma), number(bound.entropy), number(bound.rate),
