@@ -26,7 +26,6 @@ from pathlib import Path
 
 import torch
 
-from leakscope.auditing.floors import class_means
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed
 from leakscope.core.data import DATASETS, Splits
@@ -36,9 +35,10 @@ from leakscope.core.model import SplitModel
 from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel, grant
 from leakscope.data.splits import SplitPlan
+from leakscope.experiments.floors import class_means
+from leakscope.experiments.training import Training, train
 from leakscope.metrics.pixel import Leak
 from leakscope.models.architecture import MODELS
-from leakscope.pipeline.train import Training, train
 from leakscope.store import Store
 
 CPU = torch.device("cpu")
