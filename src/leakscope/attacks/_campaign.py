@@ -30,8 +30,8 @@ _VICTIMS = 64  # pictures that a refinement is expected to be asked for
 _LEAST_ITERATIONS = 10
 _HELPS = 0.98  # a refinement must bring the error down to this share
 _TIE = 0.005  # leak that twice the training must gain to be worth it
+_NEARLY = 0.97  # validation leak after a few steps of refinement from which more steps may leave nothing to learn
 ENOUGH = 0.99  # validation leak above which it does not matter whether more could be gained
-SOLVED = 0.9995  # validation leak above which nothing is left to win
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Effort:
     iterations: tuple[int, int]  # of a refinement: tried first, and at most
     refining: float  # seconds, counted and not timed, that the longest refinement may cost
     settled: float  # leak: training that gained less in its last doubling has converged
+    solved: float  # validation leak above which nothing more is tried
 
 
 class Watch:
@@ -237,6 +238,8 @@ class Campaign:
         best, reached = min(probes, key=lambda probe: probe[0].error)
         if best.error >= (_HELPS if paid < self.effort.iterations[1] else 1.0) * before:
             return None
+        if not thorough and self.watch.leak(best.error) < _NEARLY:
+            return best if best.error < _HELPS * before else None
         for weight in self.effort.weights if thorough else (1.0,):
             found = attempt(best.kind, weight, steps)
             if found[0].error < best.error:

@@ -166,9 +166,10 @@ class Run:
     def __init__(self, network: Correction, judge: Judge, lessons: Lessons, rate: float) -> None:
         self.network, self.judge, self.lessons, self.rate = network, judge, lessons, rate
         self.mean = copy.deepcopy(network)
+        self.weights, self.means = list(network.parameters()), list(self.mean.parameters())
         # Adam moves every weight by the rate, so a neuron with thousands of inputs moves too far.
-        wide = [p for p in network.parameters() if p.ndim == 2]
-        others = [p for p in network.parameters() if p.ndim != 2]
+        wide = [p for p in self.weights if p.ndim == 2]
+        others = [p for p in self.weights if p.ndim != 2]
         groups = [{"params": others, "share": 1.0}, {"params": wide, "share": 0.2}]
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, weight_decay=1e-4, fused=True)
         self.taken = 0
@@ -183,13 +184,12 @@ class Run:
         error = (guess - images).square().mean() / self.judge.unit**2
         self.optimizer.zero_grad()
         error.backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.weights, 1.0)
         self.optimizer.step()
         self.taken += 1
         kept = min(_AVERAGED, (1 + self.taken) / (10 + self.taken))
         with torch.no_grad():
-            for mean, own in zip(self.mean.parameters(), self.network.parameters(), strict=True):
-                mean.lerp_(own, 1 - kept)
+            torch._foreach_lerp_(self.means, self.weights, 1 - kept)
 
     def round(self, steps: int, on_look: Callable[[float], bool]) -> bool:
         """One fall of the rate to a fiftieth, along a cosine; False when `on_look` asks to stop."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from leakscope.attacks._campaign import CHUNK, ENOUGH, SOLVED, Campaign, Effort, Refinement
+from leakscope.attacks._campaign import CHUNK, ENOUGH, Campaign, Effort, Refinement
 from leakscope.attacks._correction import Correction, Size
 from leakscope.attacks._expectation import learn_release
 from leakscope.attacks._linear import Linear
@@ -23,8 +23,8 @@ from leakscope.core.threat import Access, View
 _PROBES = 32  # pictures on which a release is studied
 
 _EFFORTS: dict[str, Effort] = {
-    "quick": Effort((1.5, 4.5), 0, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160), 15.0, 0.02),
-    "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320), 240.0, 0.01),
+    "quick": Effort((1.3, 4.0), 0, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160), 15.0, 0.02, 0.99),
+    "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320), 240.0, 0.01, 0.9995),
 }
 
 
@@ -77,7 +77,7 @@ class Auto(Attack):
         if model is not None and paid >= campaign.effort.iterations[1] and not watch.over:
             refinement = campaign.refined(model, judge, judge.guess(None), paid, thorough=False)
             watch.note(_expected(judge(None), refinement))
-        if watch.leak(watch.curve[-1]) < SOLVED and not watch.over:
+        if watch.leak(watch.curve[-1]) < campaign.effort.solved and not watch.over:
             learnt = campaign.correct(eyes, judge, offsets)
             converged, network = learnt.converged, learnt.network
             if model is not None and paid:
