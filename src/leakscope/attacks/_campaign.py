@@ -12,9 +12,10 @@ from torch import Tensor
 from leakscope.attacks._correction import Size, keeps_places
 from leakscope.attacks._expectation import ReleaseModel, learn_release
 from leakscope.attacks._linear import Linear, fit
+from leakscope.attacks._price import price
 from leakscope.attacks._refine import Held, refine
 from leakscope.attacks._release import PublicReleases, child
-from leakscope.attacks._residual import Eyes, Judge, Learnt, Lessons, learn
+from leakscope.attacks._residual import Eyes, Judge, Learnt, Lessons, learn, pixel_bounds
 from leakscope.attacks._sights import Reader, choose, look
 from leakscope.core.threat import View
 
@@ -25,9 +26,12 @@ _LARGEST_SIGHT = 2**17  # features of a layer behind the cut above which it is n
 _LARGEST = 2500  # side of the largest linear system; with more columns it caps the rows
 _PROBES = 32  # pictures on which a release is studied
 _TRIED = 32  # validation pictures on which a refinement is tried
+_VICTIMS = 64  # pictures that a refinement is expected to be asked for
+_LEAST_ITERATIONS = 10
 _HELPS = 0.98  # a refinement must bring the error down to this share
 _TIE = 0.005  # leak that twice the training must gain to be worth it
-SOLVED = 0.9995  # validation leak above which nothing is left to win
+_NEARLY = 0.97  # validation leak after a few steps of refinement from which more steps may leave nothing to learn
+ENOUGH = 0.99  # validation leak above which it does not matter whether more could be gained
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Effort:
     size: tuple[int, int]  # width and depth of the correction
     weights: tuple[float, ...]  # of the prior in a refinement
     iterations: tuple[int, int]  # of a refinement: tried first, and at most
+    refining: float  # seconds, counted and not timed, that the longest refinement may cost
+    settled: float  # leak: training that gained less in its last doubling has converged
+    solved: float  # validation leak above which nothing more is tried
 
 
 class Watch:
@@ -107,7 +114,7 @@ class Campaign:
         held = min(CHUNK, max(2, round(_HELD * count)))
         ours, judged = order[held:], order[:held]
         images, labels = view.public.images, view.public.labels
-        means = torch.stack([_mean(images[ours], labels[ours] == label) for label in labels[judged].tolist()])
+        means = _class_means(images[ours], labels[ours], labels[judged])
         variance = float((images[judged] - means).square().mean())
         return cls(
             view,
@@ -131,30 +138,40 @@ class Campaign:
         sights = {name: torch.cat(parts) for name, parts in seen.items()}
         names, errors = choose(sights, self.releases.images(ranked))
         self.plan |= {"sights": names, "sight_errors": {name: round(value, 6) for name, value in errors.items()}}
-        readers = {name: Reader.of(sights[name]) for name in names}
-        del seen, sights
-
-        eyes = Eyes(self.view, readers, Linear({}))
-        width = eyes.columns(self.releases.draw(self.ours[:1])).shape[1]
+        del seen
+        width = sum(min(sights[name][0].numel(), _LARGEST_SIGHT) for name in names)
+        del sights
         count = min(len(self.ours), _LARGEST) if width > _LARGEST else len(self.ours)
         draws = self.effort.draws if self.releases.random else 1
         draws = min(draws, max(1, _LARGEST // count)) if width > _LARGEST else draws
-        chunks = self.ours[:count].split(CHUNK)
-        columns = [torch.cat([eyes.columns(self.releases.draw(index)) for index in chunks]) for _ in range(draws)]
+        eyes, columns = self._columns(names, self.ours[:count], draws)
         pixels = self.releases.images(self.ours[:count]).flatten(1)
-        every = torch.stack(columns, 1).flatten(0, 1)
-        fitted = fit(every, pixels, draws, child(self.rng, every.device))
+        fitted = fit(columns, pixels, draws, child(self.rng, columns.device))
         self.plan["strength"] = fitted.strength
-
-        eyes = Eyes(self.view, readers, fitted.linear)
-        public = self.view.public
-        low, high = (0.0, 1.0) if public.pixels else (float(public.images.min()), float(public.images.max()))
+        eyes = replace(eyes, linear=fitted.linear)
+        low, high = pixel_bounds(self.view)
         features, linear = eyes(self.released)
         images = self.releases.images(self.judge_index)
         error = float((linear.clamp(low, high) - images).square().mean())
         judge = Judge(features, linear, images, (low, high), max(error**0.5, 1e-6))
         self.watch.note(error)
         return eyes, judge, fitted.offsets
+
+    def _columns(self, names: list[str], index: Tensor, draws: int) -> tuple[Eyes, Tensor]:
+        """Eyes without a linear picture yet, and what they see of `index`: all draws of a picture side by side.
+
+        Scales come from all these pictures: a sparse feature may not be active in a few hundred.
+        """
+        seen: dict[str, list[Tensor]] = {name: [] for name in names}
+        for _ in range(draws):
+            for chunk in index.split(CHUNK):
+                for name, features in look(self.view, self.releases.draw(chunk), names).items():
+                    seen[name].append(features)
+        sights = {name: torch.cat(parts) for name, parts in seen.items()}
+        readers = {name: Reader.of(features) for name, features in sights.items()}
+        columns = torch.cat([readers[name].columns(features) for name, features in sights.items()], 1)
+        eyes = Eyes(self.view, readers, Reader.by_channel(sights[names[0]]), Linear({}))
+        return eyes, columns.unflatten(0, (draws, -1)).transpose(0, 1).flatten(0, 1)
 
     def correct(self, eyes: Eyes, judge: Judge, offsets: Tensor) -> Learnt:
         """Stage 2: a correction, trained until longer training brings nothing."""
@@ -164,7 +181,9 @@ class Campaign:
         kinds = [False] if keeps_places(shape, view.image_shape) else [True]
         candidates = [(Size(*effort.size, dense), rate) for dense in kinds for rate in effort.rates]
         seed = int(torch.randint(2**31, (1,), generator=self.rng, device=self.rng.device))
-        found = learn(judge, lessons, candidates, effort.passes, _TIE * self.watch.variance, self.watch.note, seed)
+        variance = self.watch.variance
+        least = (_TIE * variance, effort.settled * variance)
+        found = learn(judge, lessons, candidates, effort.passes, least, self.watch.note, seed)
         self.plan |= {"steps": found.steps, "raced": found.raced, "passes": round(found.steps / lessons.steps, 2)}
         return found
 
@@ -176,10 +195,28 @@ class Campaign:
             clean = self.view.encoder(self.releases.images(self.ours[:_PROBES]))
         return learn_release(self.view.defense, clean, 8, self.rng)
 
-    def refined(self, model: ReleaseModel, judge: Judge, guess: Tensor, *, thorough: bool) -> Refinement | None:
+    def affordable(self, model: ReleaseModel, judge: Judge) -> int:
+        """Iterations of a refinement that the effort pays for; 0 when they are too few to be of use."""
+        pictures = judge.images[: min(_TRIED, len(judge.images))]
+        rows = torch.arange(len(pictures), device=pictures.device)
+
+        def once() -> None:
+            x = pictures.clone().requires_grad_()
+            with torch.enable_grad():
+                model.expected(self.view.encoder(x), rows, len(x)).square().sum().backward()
+
+        each = price(once) / len(pictures)
+        iterations = int(self.effort.refining / (each * (_TRIED + _VICTIMS)))
+        self.plan["price"] = round(1e3 * each, 4)
+        return iterations if iterations >= _LEAST_ITERATIONS else 0
+
+    def refined(
+        self, model: ReleaseModel, judge: Judge, guess: Tensor, paid: int, *, thorough: bool
+    ) -> Refinement | None:
         """Stage 3: the refinement with the least error on some validation pictures, if it helps there.
 
-        Errors come from the other validation pictures.
+        Errors come from the other validation pictures. `paid` iterations are the most; where they are few, the
+        first of them must already help.
         """
         tried = min(_TRIED, max(1, len(guess) // 2))
         errors = (guess - judge.images)[tried:].flatten(1)
@@ -195,12 +232,14 @@ class Campaign:
             error = float((pictures - truth).square().mean())
             return Refinement(helds[kind], kind, weight, steps, error, before), pictures
 
-        steps, most = self.effort.iterations
+        steps, most = (min(number, paid) for number in self.effort.iterations)
         # A few steps show which prior is right and whether the gradient leads anywhere.
-        probes = [attempt(kind, 1.0, steps // 4) for kind in helds]
+        probes = [attempt(kind, 1.0, max(_LEAST_ITERATIONS, steps // 4)) for kind in helds]
         best, reached = min(probes, key=lambda probe: probe[0].error)
-        if best.error >= before:
+        if best.error >= (_HELPS if paid < self.effort.iterations[1] else 1.0) * before:
             return None
+        if not thorough and self.watch.leak(best.error) < _NEARLY:
+            return best if best.error < _HELPS * before else None
         for weight in self.effort.weights if thorough else (1.0,):
             found = attempt(best.kind, weight, steps)
             if found[0].error < best.error:
@@ -216,6 +255,7 @@ class Campaign:
         return best if best.error < _HELPS * before else None
 
 
-def _mean(images: Tensor, which: Tensor) -> Tensor:
-    """The mean picture of a class; of all when the class is not there."""
-    return images[which].mean(0) if which.any() else images.mean(0)
+def _class_means(images: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:
+    """The mean picture of every wanted class; of all pictures when the class is not there."""
+    found = {label: images[labels == label].mean(0) for label in labels.unique().tolist()}
+    return torch.stack([found[label] if label in found else images.mean(0) for label in wanted.tolist()])

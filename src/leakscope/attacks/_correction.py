@@ -55,9 +55,10 @@ class Correction(nn.Module):
         super().__init__()
         channels, height, width_px = image
         found = None if size.dense or not keeps_places(shape, image) else map_shape(shape)
-        width = size.width
+        width, side = size.width, 3
         if mixes_rows(shape, image):
-            inside, grid, times, width = shape[0], (height, width_px), 0, max(16, width // 2)
+            # A shared map along the rows leaves the picture's own grid, where wide filters pay and channels do not.
+            inside, grid, times, width, side = shape[0], (height, width_px), 0, max(16, width // 2), 5
             self.spread: nn.Module = nn.Sequential(
                 nn.Linear(shape[2], _ROW_HIDDEN), nn.GELU(), nn.Linear(_ROW_HIDDEN, width_px)
             )
@@ -76,14 +77,18 @@ class Correction(nn.Module):
             self.spread = AsMap()
         self.fold = 2**times
         self.folded = (grid[0] * self.fold, grid[1] * self.fold)
-        self.stem = nn.Conv2d(inside + channels * self.fold**2, width, 3, padding=1)
-        self.blocks = nn.Sequential(*[Block(width) for _ in range(size.depth)])
+        self.stem = nn.Conv2d(inside + channels * self.fold**2, width, side, padding=side // 2)
+        if side == 5:
+            between: list[nn.Module] = [nn.GELU(), nn.Conv2d(width, width, side, padding=side // 2)]
+            self.blocks = nn.Sequential(*between, *[Block(width) for _ in range(size.depth - 1)])
+        else:
+            self.blocks = nn.Sequential(*[Block(width) for _ in range(size.depth)])
         steps: list[nn.Module] = []
         for _ in range(max(times - 1, 0)):
             narrower = max(width // 2, 16)
             steps += [nn.GELU(), nn.Conv2d(width, 4 * narrower, 3, padding=1), nn.PixelShuffle(2), Block(narrower)]
             width = narrower
-        last = nn.Conv2d(width, channels * (4 if times else 1), 3, padding=1)
+        last = nn.Conv2d(width, channels * (4 if times else 1), side, padding=side // 2)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)  # type: ignore[arg-type]
         self.upward = nn.Sequential(

@@ -31,6 +31,7 @@ class Eyes:
 
     view: View
     readers: dict[str, Reader]  # best sight first
+    front: Reader  # of the best sight, for a network
     linear: Linear
 
     def columns(self, z: Tensor) -> Tensor:
@@ -40,11 +41,22 @@ class Eyes:
         return torch.cat([reader.columns(sights[name]) for name, reader in self.readers.items()], 1)
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Standardised features of the best sight, and the linear picture (not clamped)."""
+        """Features of the best sight as a network reads them, and the linear picture (not clamped)."""
         sights = look(self.view, z, self.readers)
         columns = self._columns(sights)
         first = next(iter(self.readers))
-        return self.readers[first](sights[first]), self.linear(columns).unflatten(1, self.view.image_shape)
+        return self.front(sights[first]), self.plausible(self.linear(columns).unflatten(1, self.view.image_shape))
+
+    def plausible(self, linear: Tensor) -> Tensor:
+        """No farther beyond the range of pixels than it is wide: one feature never seen active must not drown all."""
+        low, high = pixel_bounds(self.view)
+        return linear.clamp(2 * low - high, 2 * high - low)
+
+
+def pixel_bounds(view: View) -> tuple[float, float]:
+    """The range of pixels: known, or that of the public pictures."""
+    images = view.public.images
+    return (0.0, 1.0) if view.public.pixels else (float(images.min()), float(images.max()))
 
 
 class Lessons:
@@ -88,7 +100,8 @@ class Lessons:
             features, linear = self.eyes(self.releases.draw(index))
             known = (place < len(self.offsets)).to(linear)  # a wide fit is made on fewer pictures
             offset = self.offsets[place.clamp_max(len(self.offsets) - 1)] * known[:, None]
-            return features, linear + offset.unflatten(1, linear.shape[1:]), self.releases.images(index)
+            left_out = self.eyes.plausible(linear + offset.unflatten(1, linear.shape[1:]))
+            return features, left_out, self.releases.images(index)
         clean, images = self._copy(copy_ - 1)
         features, linear = self.eyes(self.releases.again(clean[place]))
         return features, linear, images[place].to(linear)
@@ -153,9 +166,10 @@ class Run:
     def __init__(self, network: Correction, judge: Judge, lessons: Lessons, rate: float) -> None:
         self.network, self.judge, self.lessons, self.rate = network, judge, lessons, rate
         self.mean = copy.deepcopy(network)
+        self.weights, self.means = list(network.parameters()), list(self.mean.parameters())
         # Adam moves every weight by the rate, so a neuron with thousands of inputs moves too far.
-        wide = [p for p in network.parameters() if p.ndim == 2]
-        others = [p for p in network.parameters() if p.ndim != 2]
+        wide = [p for p in self.weights if p.ndim == 2]
+        others = [p for p in self.weights if p.ndim != 2]
         groups = [{"params": others, "share": 1.0}, {"params": wide, "share": 0.2}]
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, weight_decay=1e-4, fused=True)
         self.taken = 0
@@ -170,13 +184,12 @@ class Run:
         error = (guess - images).square().mean() / self.judge.unit**2
         self.optimizer.zero_grad()
         error.backward()
-        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.weights, 1.0)
         self.optimizer.step()
         self.taken += 1
         kept = min(_AVERAGED, (1 + self.taken) / (10 + self.taken))
         with torch.no_grad():
-            for mean, own in zip(self.mean.parameters(), self.network.parameters(), strict=True):
-                mean.lerp_(own, 1 - kept)
+            torch._foreach_lerp_(self.means, self.weights, 1 - kept)
 
     def round(self, steps: int, on_look: Callable[[float], bool]) -> bool:
         """One fall of the rate to a fiftieth, along a cosine; False when `on_look` asks to stop."""
@@ -211,14 +224,15 @@ def learn(
     lessons: Lessons,
     candidates: list[tuple[Size, float]],
     passes: tuple[float, float],
-    least: float,
+    least: tuple[float, float],
     on_look: Callable[[float], bool],
     seed: int,
 ) -> Learnt:
     """Race the candidates over a short while, then train the winner in rounds, each twice as long as the last.
 
-    `passes` are those of the first round, and of all together at most. Training has converged when a round
-    lowers the validation error by less than a fiftieth, or by less than `least`.
+    `passes` are those of the first round, and of all together at most. Training ends with a round that lowers the
+    validation error by less than a fiftieth, or by less than `least[0]`. It has converged when it ended so, or when
+    its last round gained less than `least[1]` for each doubling of all passes made.
     """
     image = tuple(judge.images.shape[1:])
     shape = tuple(judge.features.shape[1:])
@@ -236,16 +250,17 @@ def learn(
     start = judge(None)
     best, kept = start, None
     length, left, converged = first, max(first, round(passes[1] * lessons.steps) - run.taken), False
-    while left > 0 and not converged:
+    while left > 0:
+        before = run.taken
         going = run.round(min(length, left), on_look)
         left -= length
-        if run.error < best:
-            converged = best - run.error < max(_GAIN * best, least)
+        gained = best - run.error
+        if gained > 0:
             best, kept = run.error, copy.deepcopy(run.mean)
-        else:
-            converged = True
-        if not going:
-            converged = False
+        doublings = math.log2(run.taken / before) if before else math.inf
+        flat = gained < max(_GAIN * (best + max(gained, 0.0)), least[0])
+        converged = going and (flat or (before > 0 and gained < least[1] * doublings))
+        if flat or not going:
             break
         length *= 2
     return Learnt(kept, size, best, converged, run.taken, raced)

@@ -17,6 +17,7 @@ _BEHIND = "behind "
 _WIDEST = 16384  # columns above which features are sketched
 _SKETCH = 4096  # columns of a sketch
 _ROUNDING = 1e-6  # of a feature's size, that single precision may make of nothing
+_LOUD = 8.0  # times the upper quartile of its channel's scales: a feature that is scaled by itself
 FARTHEST = 6.0  # scales at which a feature is cut off: twice what was ever seen
 _STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 _BETTER = 0.75  # another sight must bring the error down to this share: networks make up for less
@@ -71,6 +72,32 @@ class Reader:
         flat = widened(features).flatten(1)
         return cls(flat.mean(0), feature_scale(flat))
 
+    @classmethod
+    def by_channel(cls, features: Tensor) -> Reader:
+        """One centre and scale for each channel of a map, or of tokens; for a network.
+
+        What a filter reads at one place must mean the same at another, so places are not scaled one by one; only a
+        feature far louder than its channel keeps a centre and scale of its own. Vectors are read feature by feature.
+        """
+        own = cls.of(features)
+        if features.ndim not in (3, 4):
+            return own
+        center, scale = (tensor.view(features.shape[1:]) for tensor in (own.center, own.scale))
+        channel = 0 if features.ndim == 4 else 1
+        center, scale = (tensor.movedim(channel, 0).flatten(1) for tensor in (center, scale))  # channels×places
+        deviation = features.double().square().mean(0).movedim(channel, 0).flatten(1) - center.square()
+        moving = scale.isfinite()
+        quartile = torch.where(moving, scale, torch.nan).nanquantile(0.75, 1, keepdim=True)
+        alike = ~(moving & (scale > _LOUD * quartile))
+        shared = (center * alike).sum(1, keepdim=True) / alike.sum(1, keepdim=True)
+        spread = ((deviation.clamp_min(0) + (center - shared).square()) * alike).sum(1, keepdim=True)
+        width = (spread / alike.sum(1, keepdim=True)).sqrt()
+        still = ~moving.any(1, keepdim=True) | (width <= _ROUNDING * shared.abs())
+        width = torch.where(still, torch.inf, width)
+        parts = (torch.where(alike, shared, center), torch.where(alike, width, scale))
+        laid_out = [part.view(-1, *_places(features.shape[1:], channel)).movedim(0, channel) for part in parts]
+        return cls(laid_out[0].flatten().contiguous(), laid_out[1].flatten().contiguous())
+
     def __call__(self, features: Tensor) -> Tensor:
         """Standardised features in the shape they came in, fit for a network."""
         flat = (widened(features).flatten(1) - self.center) / self.scale
@@ -85,6 +112,10 @@ class Reader:
         bucket = torch.randint(_SKETCH, (flat.shape[1],), generator=rng).to(flat.device)
         sign = torch.randint(2, (flat.shape[1],), generator=rng).to(flat) * 2 - 1
         return flat.new_zeros(len(flat), _SKETCH).index_add_(1, bucket, flat * sign)
+
+
+def _places(shape: torch.Size, channel: int) -> list[int]:
+    return [side for axis, side in enumerate(shape) if axis != channel]
 
 
 def choose(sights: dict[str, Tensor], images: Tensor) -> tuple[list[str], dict[str, float]]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from leakscope.attacks._campaign import CHUNK, SOLVED, Campaign, Effort, Refinement
+from leakscope.attacks._campaign import CHUNK, ENOUGH, Campaign, Effort, Refinement
 from leakscope.attacks._correction import Correction, Size
 from leakscope.attacks._expectation import learn_release
 from leakscope.attacks._linear import Linear
@@ -24,12 +24,12 @@ from leakscope.core.threat import Access, View
 _PROBES = 32  # pictures on which a release is studied
 
 _EFFORTS: dict[str, Effort] = {
-    "quick": Effort((4.0, 4.0), 0, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160)),
-    "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320)),
+    "quick": Effort((1.3, 4.0), 0, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160), 15.0, 0.02, 0.99),
+    "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320), 240.0, 0.01, 0.9995),
 }
 
 
-@ATTACKS.register("auto")
+@ATTACKS.register("auto", revision=2)
 @dataclass(frozen=True)
 class Auto(Attack):
     """Does what the threat allows, cheapest first, and keeps what helps on pictures of its own.
@@ -74,14 +74,15 @@ class Auto(Attack):
         model, network, converged = campaign.study(), None, True
         tensors: dict[str, Tensor] = {}
         refinement: Refinement | None = None
-        if model is not None and not watch.over:
-            refinement = campaign.refined(model, judge, judge.guess(None), thorough=False)
+        paid = 0 if model is None else campaign.affordable(model, judge)
+        if model is not None and paid >= campaign.effort.iterations[1] and not watch.over:
+            refinement = campaign.refined(model, judge, judge.guess(None), paid, thorough=False)
             watch.note(_expected(judge(None), refinement))
-        if watch.leak(watch.curve[-1]) < SOLVED and not watch.over:
+        if watch.leak(watch.curve[-1]) < campaign.effort.solved and not watch.over:
             learnt = campaign.correct(eyes, judge, offsets)
             converged, network = learnt.converged, learnt.network
-            if model is not None:
-                again = campaign.refined(model, judge, judge.guess(network), thorough=True)
+            if model is not None and paid:
+                again = campaign.refined(model, judge, judge.guess(network), paid, thorough=True)
                 refinement = _better(refinement, judge(None), again, judge(network))
                 network = None if refinement is not None and refinement is not again else network
                 watch.note(_expected(judge(network), refinement))
@@ -90,6 +91,7 @@ class Auto(Attack):
                 campaign.plan |= {"size": [learnt.size.width, learnt.size.depth, int(learnt.size.dense)]}
         for number, reader in enumerate(eyes.readers.values()):
             tensors |= {f"sight{number}.center": reader.center, f"sight{number}.scale": reader.scale}
+        tensors |= {"front.center": eyes.front.center, "front.scale": eyes.front.scale}
         tensors |= {f"linear.{name}": tensor.contiguous() for name, tensor in eyes.linear.tensors.items()}
         plan = {**campaign.plan, "unit": judge.unit, "bounds": list(judge.bounds), "shape": [*judge.features.shape[1:]]}
         if refinement is not None:
@@ -98,8 +100,8 @@ class Auto(Attack):
                 tensors["held.mean"] = refinement.held.mean
             plan |= {"prior": refinement.kind, "weight": refinement.weight, "iterations": refinement.iterations}
         tensors["plan"] = torch.tensor(list(json.dumps(plan).encode()), dtype=torch.uint8)
-        found = Diagnostics(curve=tuple(watch.curve), converged=converged and not watch.over,
-                            anytime=tuple(watch.anytime), details=plan)  # fmt: skip
+        converged = (converged or watch.leak(watch.curve[-1]) > ENOUGH) and not watch.over
+        found = Diagnostics(curve=tuple(watch.curve), converged=converged, anytime=tuple(watch.anytime), details=plan)
         return Prepared(tensors, found)
 
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
@@ -130,7 +132,7 @@ def _guessed(view: View, tensors: dict[str, Tensor], plan: dict[str, Any], z: Te
         for number, name in enumerate(plan["sights"])
     }
     named = {name.removeprefix("linear."): tensor for name, tensor in tensors.items() if name.startswith("linear.")}
-    eyes = Eyes(view, readers, Linear(named))
+    eyes = Eyes(view, readers, Reader(tensors["front.center"], tensors["front.scale"]), Linear(named))
     network: Correction | None = None
     if "size" in plan:
         width, depth, dense = plan["size"]
