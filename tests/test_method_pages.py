@@ -63,4 +63,4 @@ def test_a_page_shows_fields_defaults_and_remarks(pages: dict[Path, str]) -> Non
     assert "| `slots` | `int` | `8` |" in page  # of the nested settings
     assert "p: slots weigh by their mass to this power" in page
     assert "**Differs from the paper:**" in page
-    assert "Attacks made against it, which an audit adds: `decoder`." in page
+    assert "Attacks made against it, which an audit adds: `auto`." in page

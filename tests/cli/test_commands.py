@@ -37,7 +37,7 @@ def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     run(app, ["audit", "--help"])
     assert "[mnist5k]" in capsys.readouterr().out
     run(app, ["bench", "--help"])
-    assert "[one a core or" in capsys.readouterr().out
+    assert "[one per core" in capsys.readouterr().out
 
 
 def test_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:

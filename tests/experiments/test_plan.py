@@ -26,8 +26,8 @@ def _plan(**settings: Any) -> Plan:
 def test_the_twin_meets_the_attacks_made_against_the_defence() -> None:
     plan = _plan(defenses=["none", "gaussian:sigma=0.5"])
     met = {target.defense.kind_name: [label(a) for a in plan.attacks_on(target)] for target in plan.targets}
-    assert met == {"none": ["ridge", "decoder"], "gaussian": ["ridge", "decoder"]}
-    assert [label(attack) for attack in plan.added] == ["decoder"]
+    assert met == {"none": ["ridge", "auto"], "gaussian": ["ridge", "auto"]}
+    assert [label(attack) for attack in plan.added] == ["auto"]
     alone = _plan(defenses=["none"])
     assert alone.added == []
     unknown = _plan(defenses=["none", "gaussian:sigma=0.5"], threat={"knows_defense": False})
@@ -37,7 +37,7 @@ def test_the_twin_meets_the_attacks_made_against_the_defence() -> None:
 def test_a_dry_run_names_what_was_added(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--data", "digits", "--cut", "features.2", "--attack", "ridge", "--defense", "gaussian", "--dry-run"]
     assert run(app, ["audit", *words]) == 0
-    assert "added      decoder (made against the defences" in capsys.readouterr().out
+    assert "added      auto (made against the defences" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

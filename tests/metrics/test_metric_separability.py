@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
+from leakscope.core.errors import UsageError
 from leakscope.defenses.mixcon import mixcon
 from leakscope.metrics.separability import separability
 
@@ -72,5 +73,5 @@ def test_wrong_arguments_are_refused() -> None:
         separability(torch.zeros(1, 4))
     with pytest.raises(ValueError, match="at_most"):
         separability(torch.zeros(4, 4), at_most=1)
-    with pytest.raises(ValueError, match="did not train"):
+    with pytest.raises(UsageError, match="did not train"):
         separability(torch.full((3, 4), torch.inf))

@@ -36,7 +36,7 @@ def put(root: Path, kind: str, key: str, record: Mapping[str, Any], tensors: Any
 
 def entry(
     defense: str, attack: str, seed: int, leak: float, accuracy: float, *flags: FlagId, cut: str = "features.2",
-    data: str = "digits", victims: str = "71c71m5", command: str = COMMAND, label: str | None = None,
+    data: str = "digits", victims: str = "71c7145" + "0" * 17, command: str = COMMAND, label: str | None = None,
 ) -> Entry:  # fmt: skip
     """One attack on one target; `label` renames the defence."""
     key = digest([defense, attack, seed, cut, data, victims, str(leak)])

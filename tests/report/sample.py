@@ -99,7 +99,7 @@ def target_record(key: str, defense: str, cut: str, seed: int, accuracy: float |
 def attack_result(key: str, target: str, attack: str, leak: float, seed: int = 0, **facts: object) -> AttackResult:
     made = AttackResult(
         key=key, reconstruction=f"{key}-pictures", target=target, attack=method(attack), traits=Traits(), threat=THREAT,
-        goal="pictures", seed=seed, victims="71c71m5", metrics=scores(leak), directions=DIRECTIONS,
+        goal="pictures", seed=seed, victims="71c7145" + "0" * 17, metrics=scores(leak), directions=DIRECTIONS,
         diagnostics=Diagnostics(seconds=1.4, cpu_seconds=1.2), mismatched=-0.4, control="c0ffee",
     )  # fmt: skip
     return replace(made, **facts)  # type: ignore[arg-type]

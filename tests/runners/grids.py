@@ -13,7 +13,7 @@ from leakscope.experiments.job import Job
 from leakscope.runners.bench import Bench, plan_bench
 from leakscope.store import Store
 
-#: Two targets, two attacks that learn, one seed: 2 + 4 + 4 jobs and two controls.
+#: Two targets, two attacks, of which one keeps what it learns, one seed: 2 + 2 + 4 jobs and two controls.
 GRID: dict[str, Any] = {
     "data": ["digits"],
     "models": [{"model": "mlp:widths=[32,16]", "cuts": ["relu1"]}],

@@ -22,7 +22,7 @@ class _Traffic(TorchDispatchMode):
     """Operations, numbers that they wrote, and multiplications and additions in products and convolutions."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls, self.elements, self.flops = 0, 0, 0
 
     def __torch_dispatch__(
@@ -41,4 +41,4 @@ def price(work: Callable[[], object]) -> float:
     """Roughly the seconds that `work` takes on one core, from its operations; it is run once."""
     with one_thread_each(), _Traffic() as traffic:  # which sees the calling thread only
         work()
-    return _FLOP * traffic.flops + _ELEMENT * traffic.elements + _CALL * traffic.calls
+    return float(_FLOP * traffic.flops + _ELEMENT * traffic.elements + _CALL * traffic.calls)

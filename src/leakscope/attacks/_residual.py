@@ -189,7 +189,7 @@ class Run:
         self.taken += 1
         kept = min(_AVERAGED, (1 + self.taken) / (10 + self.taken))
         with torch.no_grad():
-            torch._foreach_lerp_(self.means, self.weights, 1 - kept)
+            torch._foreach_lerp_([*self.means], [*self.weights], 1 - kept)
 
     def round(self, steps: int, on_look: Callable[[float], bool]) -> bool:
         """One fall of the rate to a fiftieth, along a cosine; False when `on_look` asks to stop."""

@@ -254,6 +254,8 @@ def _adaptive(attacks: Sequence[Attack], defenses: Sequence[Defense], threat: Th
     Every target of the plan meets them, the undefended twin too: figures of different attacks cannot be compared.
     """
     present = {attack.kind_name for attack in attacks}
+    if any(type(attack).prepare is not Attack.prepare and not attack.linear for attack in attacks):
+        present.add("auto")  # an attack that trains on what is released was asked for
     goals = {attack.goal for attack in attacks}
     extra = [
         ATTACKS.build(name)
