@@ -19,6 +19,7 @@ INSTANCE: dict[str, Spec] = {
     "decoder-gan": {"steps": 60, "capacity": "small", "learning_rate": 1e-2},
     "e2e-lbfgs": {"iterations": 20},
     "embedding": {"steps": 20},
+    "pseudo-client": {"shadows": 1, "steps": 80},
     "ridge": {},
     "search": {"steps": 40},
 }
@@ -61,6 +62,7 @@ DEFENSES: dict[str, Spec] = {
     "dp-sgd": {},
     "dropout": {"p": 0.3},
     "gan-augment": SMALL_GAN,
+    "fisher-noise": {"bound": 0.01},
     "gaussian": {"sigma": 0.1},
     "gong": {"start": 0, "inversion_steps": 1, **SMALL_GAN},
     "gong++": {"start": 0, "inversion_steps": 1, **SMALL_GAN},
@@ -105,5 +107,6 @@ METRICS_OF_IDENTITIES = (
     "attack-accuracy", "attack-accuracy-5", "centroid", "coverage", "density", "false-positive", "fid-evaluator", "knn",
     "precision", "recall", "recognised", "target-accuracy",
 )  # fmt: skip
-#: It needs a face network's weights, which are not shipped; random ones of the right shapes stand in.
-METRICS_FROM_FILES = ("identity",)
+#: They need weights that are not shipped: for `identity` random ones of the right shapes stand in; the others read a
+#: second opinion, and then compute what the metrics above compute.
+METRICS_FROM_FILES = ("identity", "attack-accuracy-embedder", "delta", "fid-identities", "recognised-embedder")

@@ -85,7 +85,7 @@ class Reader:
         center, scale = (tensor.view(features.shape[1:]) for tensor in (own.center, own.scale))
         channel = 0 if features.ndim == 4 else 1
         center, scale = (tensor.movedim(channel, 0).flatten(1) for tensor in (center, scale))  # channels×places
-        deviation = features.double().square().mean(0).movedim(channel, 0).flatten(1) - center.square()
+        deviation = widened(features).square().mean(0).movedim(channel, 0).flatten(1) - center.square()
         moving = scale.isfinite()
         quartile = torch.where(moving, scale, torch.nan).nanquantile(0.75, 1, keepdim=True)
         alike = ~(moving & (scale > _LOUD * quartile))

@@ -14,6 +14,7 @@ from leakscope.attacks._sights import Reader
 from leakscope.attacks._spectrum import Spectrum
 from leakscope.core import progress, seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.devices import widened
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, ThreatModel, View
 
@@ -118,10 +119,10 @@ class _Decoder:
 
     def __init__(self, features: Tensor, pictures: Tensor) -> None:
         self.reader = Reader.of(features)
-        self.mean = pictures.flatten(1).double().mean(0)
+        self.mean = widened(pictures.flatten(1)).mean(0)
         columns = self.reader.columns(features)
         self.center = columns.mean(0)
-        self.z, self.x = columns - self.center, pictures.flatten(1).double() - self.mean
+        self.z, self.x = columns - self.center, widened(pictures.flatten(1)) - self.mean
         self.spectrum = Spectrum.of(self.z)
         self.level = float(self.spectrum.eigenvalues.mean()) or 1.0  # features that never vary: the mean picture
         self._solved: dict[float, dict[str, Tensor]] = {}
@@ -130,7 +131,7 @@ class _Decoder:
         """Flat pictures N×P."""
         if strength not in self._solved:
             self._solved[strength] = self.spectrum.solve(self.z, self.x, strength * self.level)
-        learnt = {name: tensor.double() for name, tensor in self._solved[strength].items()}
+        learnt = {name: widened(tensor) for name, tensor in self._solved[strength].items()}
         z = self.reader.columns(features) - self.center
         moved = z @ learnt["weights"] if "weights" in learnt else (z @ learnt["rows"].T) @ learnt["coefficients"]
         return self.mean + moved
@@ -140,7 +141,7 @@ def _agreed(decoders: list[_Decoder], readings: list[Tensor], pictures: Tensor) 
     """The strength for the real encoder, from what reads the features of other shadows best, and the share read."""
     if len(decoders) == 1:
         return _ALONE, None
-    truth = pictures.flatten(1).double()
+    truth = widened(pictures.flatten(1))
     errors = {}
     for strength in _STRENGTHS:
         crossed = [

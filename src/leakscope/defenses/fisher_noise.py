@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES, Defense
+from leakscope.core.devices import widened
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.defenses._drawing import blank
@@ -129,7 +130,7 @@ class FisherNoise(Defense):
         finally:
             for module, mode in modes.items():
                 module.training = mode
-        squared = self.bound * traces.double().mean() / pictures[0].numel()
+        squared = self.bound * widened(traces).mean() / pictures[0].numel()
         if squared > 0:  # features that never change tell nothing, with any noise
             units.sigma.mul_(squared.sqrt().to(units.sigma))  # derivatives were those of z over the σ of before
 
