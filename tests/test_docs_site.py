@@ -85,7 +85,7 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(DEFENSES, "_classes", dict(DEFENSES._classes))  # an example registers its own
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(compile(block, _named(page), "exec"), {"__name__": "__main__"})
+        exec(compile(block, _named(page), "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
 def test_links_out_of_the_site_become_names() -> None:

@@ -94,7 +94,7 @@ def test_the_headline_reaches_the_strongest_attack_and_does_not_pass_it(measured
 def test_pictures_are_chosen_by_rank(measured: tuple[Path, AuditReport]) -> None:
     for shown in measured[1].pictures.values():
         assert list(shown.leak) == sorted(shown.leak, reverse=True)
-        assert list(shown.groups) == sorted(shown.groups, key=["most leaked", "median", "least leaked"].index)
+        assert list(shown.groups) == sorted(shown.groups, key=["worst", "most leaked", "median", "least leaked"].index)
 
 
 def test_a_second_run_computes_nothing(measured: tuple[Path, AuditReport], monkeypatch: pytest.MonkeyPatch) -> None:

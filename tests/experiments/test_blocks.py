@@ -83,7 +83,7 @@ def test_a_noisy_release_is_regularised_and_never_private_unless_it_converged(tm
     report = audited(
         tmp_path, defenses=[{"kind": "gaussian", "sigma": 0.05}], threat={"access": ["features", "encoder"]}
     ).report
-    for result in report.results:
+    for result in (own for own in report.results if own.attack.kind != "auto"):
         assert result.diagnostics.details["release_error"] == pytest.approx(0.05, rel=0.1)
         assert result.diagnostics.unexplained == 0
         assert FlagId.NOISE_NOT_AVERAGED not in {flag.id for flag in result.flags}
