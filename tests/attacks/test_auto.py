@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks._correction import Size
 from leakscope.attacks._linear import fit
+from leakscope.attacks._price import price
 from leakscope.attacks._sights import Reader
 from leakscope.attacks.auto import Auto
 from leakscope.attacks.ridge import Ridge
@@ -282,3 +283,38 @@ def test_a_correction_begins_at_zero(shape: tuple[int, ...], image: tuple[int, i
 def test_time_must_be_positive() -> None:
     with pytest.raises(ValueError, match="seconds"):
         Auto(seconds=0)
+
+
+def test_a_network_reads_a_channel_alike_at_every_place() -> None:
+    """Each channel by its own mean and deviation, all places together; a loud row by itself."""
+    z = torch.randn(60, 2, 5, 4, generator=seeds.generator(0, "z")) * torch.tensor([1.0, 50.0]).view(1, 2, 1, 1) + 3
+    expected = (z - z.mean((0, 2, 3), keepdim=True)) / z.std((0, 2, 3), correction=0, keepdim=True)
+    torch.testing.assert_close(Reader.by_channel(z)(z), expected.clamp(-6, 6), rtol=1e-4, atol=1e-4)
+    loud = z.clone()
+    loud[:, :, 4] *= 1e6
+    front = Reader.by_channel(loud)(loud)
+    quiet = z[:, :, :4]
+    alone = (quiet - quiet.mean((0, 2, 3), keepdim=True)) / quiet.std((0, 2, 3), correction=0, keepdim=True)
+    torch.testing.assert_close(front[:, :, :4], alone.clamp(-6, 6), rtol=1e-4, atol=1e-4)
+    assert front[:, :, 4].abs().max() <= 3.001
+
+
+def test_tokens_are_read_by_their_features() -> None:
+    z = torch.randn(60, 9, 3, generator=seeds.generator(0, "t")) * torch.tensor([1.0, 20.0, 0.1]) - 1
+    expected = (z - z.mean((0, 1))) / z.std((0, 1), correction=0)
+    torch.testing.assert_close(Reader.by_channel(z)(z), expected.clamp(-6, 6), rtol=1e-4, atol=1e-4)
+
+
+def test_a_price_is_counted() -> None:
+    """A product of n×n matrices: 2n³ multiplications and additions, n² numbers, one call; twice the work, twice it."""
+    a = torch.randn(50, 50)
+    assert price(lambda: a @ a) == pytest.approx(4e-11 * 2 * 50**3 + 1e-9 * 50**2 + 4e-6)
+    assert price(lambda: (a @ a, a @ a)) == pytest.approx(2 * price(lambda: a @ a))
+
+
+def test_the_same_seed_gives_the_same_pictures() -> None:
+    truth, split = smooth_images(6, "same"), small_split(Noise(0.3))
+    with torch.no_grad():
+        seen = split.release(truth, seeds.generator(0, "v"))
+    first, second = (rebuilt(QUICK, view_of(split, image_set(120, "public")), seen) for _ in range(2))
+    assert torch.equal(first, second)

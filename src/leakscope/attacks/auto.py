@@ -42,8 +42,10 @@ class Auto(Attack):
 
     C is the covariance of the errors of x₁ on pictures it did not learn from, or of pictures around their mean, as
     validation decides; so it does about sights, rate, width, w and the number of steps. D_θ is trained in rounds,
-    each twice as long as the one before, until a round brings nothing; its weights are averaged. `anytime` says
-    what was reached after how many CPU seconds.
+    each twice as long as the one before, until a round brings nothing; its weights are averaged. `converged` says
+    that the last doubling of training gained less than 0.01 leak on validation (quick: 0.02), or that the leak is
+    above 0.99. A refinement through a dear encoder is cut short, or left out, by a counted price, never by a clock.
+    `anytime` says what was reached after how many CPU seconds.
 
     In the spirit of Croce & Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse
     parameter-free attacks" (AutoAttack), 2020. Ridge: Hoerl & Kennard, 1970; decoders: Dosovitskiy & Brox, 2016;
