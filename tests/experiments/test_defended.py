@@ -21,7 +21,7 @@ DATA = image_set(24, "private")
 RATE, BATCH, EPOCHS = 0.01, 8, 2
 DEFENSES = [
     "none", "cem+gaussian:sigma=0.1", {"kind": "cem", "two_stage": True}, "bottleneck:channels=2", "adversarial",
-    "nopeek", "gong++", "topk+unicon", "gong+++topk",
+    "nopeek", "topk+unicon", "gong+++topk",
 ]  # fmt: skip
 
 
