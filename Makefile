@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test fuzz lint speed docs clean
+.PHONY: install install-locked demo test fuzz lint speed docs wheel weaknesses clean
 
 install: $(STAMP)
 
@@ -13,7 +13,14 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,dp,ray,slurm,docs]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,dp,ray,slurm,docs,onnx]"
+	touch $(STAMP)
+
+# The same versions by hash. pip refuses hashes together with an editable install, so this is a road of its own.
+install-locked:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
 demo: install
@@ -24,9 +31,10 @@ test: install lint
 	LEAKSCOPE_SIMULATED=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/simulated \
 		--cov --cov-append --cov-report=term:skip-covered --cov-fail-under=85
 
-# Hostile files by the thousand; `make test` tries 200 of each sort.
+# Hostile files, settings and reports by the thousand; `make test` tries 2,000.
 fuzz: install
-	LEAKSCOPE_FUZZ=$${LEAKSCOPE_FUZZ:-20000} $(BIN)/python -m pytest -n 2 tests/security/test_fuzz.py
+	LEAKSCOPE_FUZZ=$${LEAKSCOPE_FUZZ:-20000} $(BIN)/python -m pytest -n 2 tests/security/test_fuzz.py \
+		tests/security/test_fuzz_commands.py
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks examples docs
@@ -37,6 +45,15 @@ lint: install
 
 speed: install
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+# The wheel, and beside it a bill of materials (CycloneDX) of what it needs.
+wheel: install
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python .ci/sbom.py dist
+
+# Known weaknesses of what we depend on, where pip-audit and its advisories can be reached. Tells, and stops nothing.
+weaknesses: install
+	.ci/weaknesses $(BIN)/python
 
 docs: install
 	$(BIN)/python -c "import material" 2> /dev/null || \
@@ -49,5 +66,6 @@ clean:
 .PHONY: methods
 methods: install
 	$(BIN)/python docs/method_pages.py
+	$(BIN)/python docs/reference_pages.py
 	$(BIN)/python docs/update_readme.py
 	$(BIN)/leakscope schema > docs/audit-config.schema.json

@@ -1,9 +1,10 @@
-"""Twenty `kill -9` of workers and coordinators during a grid; then it completes, and nothing is lost or doubled.
+"""A hundred `kill -9` of workers and coordinators during grids, power cuts among them; nothing is lost or doubled.
 
 Usage: python benchmarks/chaos.py [KILLS] [GRID.yaml [SCALE]]
 
-Two coordinators share the store all the time. The scores are then compared with an undisturbed run, every
-entry of the store is read, and the events tell whether a target was ever trained twice.
+Two coordinators share the store all the time. Every tenth shot is a power cut: all processes die at once, and what
+they had not synced is dropped, cut short or zeroed (`power_loss.py`). A grid that completes before the shots are
+fired begins again in a new store. Scores are compared with an undisturbed run, and all files are verified.
 """
 
 from __future__ import annotations
@@ -17,21 +18,33 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from leakscope.runners.bench import plan_bench
 from leakscope.runners.schedule import Schedule
-from leakscope.store import Store
+from leakscope.store import Store, verify
+
+sys.path.insert(0, str(Path(__file__).parent))
+from power_loss import lose_power, sync_log
 
 SMOKE = Path(__file__).parents[1] / "configs" / "bench_smoke.yaml"
 
 
-def coordinator(grid: list[str], store: Path, workers: int = 1) -> subprocess.Popen[bytes]:
+#: Of so many shots one is a power cut.
+CUTS = 10
+
+
+def coordinator(
+    grid: list[str], store: Path, workers: int = 1, extra: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "leakscope", "bench", *grid, "--store", str(store), "--retry", "failed"]
     # A data root adds metrics whose weights lie there, and with them other results than those planned below.
     alone = {name: value for name, value in os.environ.items() if name != "LEAKSCOPE_DATA"}
-    return subprocess.Popen([*command, "--workers", str(workers), "--quiet"], stdout=subprocess.DEVNULL, env=alone)
+    return subprocess.Popen(
+        [*command, "--workers", str(workers), "--quiet"], stdout=subprocess.DEVNULL, env=alone | (extra or {})
+    )
 
 
 def workers_of(process: int) -> list[int]:
@@ -51,20 +64,18 @@ def kill_someone(coordinators: list[subprocess.Popen[bytes]], chance: random.Ran
     return who
 
 
-def unreadable(store: Store) -> list[str]:
-    """Entries of which a record or a tensor cannot be read."""
-    bad = []
-    for kind in sorted(path.name for path in (store.root / "entries").iterdir()):
-        for key in store.keys(kind):
-            entry = store.get(kind, key)
-            assert entry is not None
-            try:
-                entry.record  # noqa: B018 (reading it is the point)
-                if (entry.folder / "tensors.safetensors").exists():
-                    entry.tensors()
-            except Exception as error:
-                bad.append(f"{kind} {key}: {error}")
-    return bad
+def cut_power(coordinators: list[subprocess.Popen[bytes]], store: Path, log: Path, chance: random.Random) -> int:
+    """All die at once, and the disk forgets what it was not made to keep; gives how much was spoilt."""
+    everybody = [worker for process in coordinators for worker in workers_of(process.pid)]
+    everybody += [process.pid for process in coordinators if process.poll() is None]
+    for process_id in everybody:
+        with suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGKILL)
+    for process in coordinators:
+        process.wait()
+    while any(Path(f"/proc/{worker}").exists() for worker in everybody):  # orphans are reaped by somebody else
+        time.sleep(0.05)
+    return sum(lose_power(store, log, chance).values())
 
 
 def scores(store: Store) -> dict[str, Any]:
@@ -72,47 +83,69 @@ def scores(store: Store) -> dict[str, Any]:
     return {"result": measured, "control": store.summaries("control")}
 
 
-def chaos(kills: int, grid: list[str], folder: Path, pause: tuple[float, float] = (0.5, 6.0)) -> dict[str, Any]:
-    """Run the grid under fire, then to its end, and beside it undisturbed."""
-    chance = random.Random(7)
-    store = Store(folder / "chaos")
+def _under_fire(
+    kills: int, grid: list[str], folder: Path, pause: tuple[float, float], shots: Counter[str], chance: random.Random
+) -> Store:
+    """One grid until it is complete or all shots are fired."""
+    store = Store(folder)
+    log, recording = sync_log(folder.with_name(f"{folder.name}-log"))
     # Planned beforehand, so that the shots fall on work.
     scale = grid[grid.index("--scale") + 1] if "--scale" in grid else None
     bench = plan_bench(Path(grid[0]), {}, scale, store)
-    shots: Counter[str] = Counter()
-    running = [coordinator(grid, store.root) for _ in range(2)]
-    while shots["worker"] + shots["coordinator"] < kills:
+    running = [coordinator(grid, store.root, extra=recording) for _ in range(2)]
+    while (fired := shots["worker"] + shots["coordinator"] + shots["power cut"]) < kills:
         time.sleep(chance.uniform(*pause))
-        shots[kill_someone(running, chance)] += 1
+        if fired % CUTS == CUTS - 1:
+            shots["spoilt by power cuts"] += cut_power(running, store.root, log, chance)
+            shots["power cut"] += 1
+            store = Store(folder)
+        else:
+            shots[kill_someone(running, chance)] += 1
+        if Schedule.of(bench.jobs, store).finished:
+            break
         for number, process in enumerate(running):
             if process.poll() is not None:
-                if Schedule.of(bench.jobs, store).finished and process.returncode == 0:
-                    # All done before the shots were: what is left falls on a store that is complete.
-                    shots["after the end"] += 1
-                running[number] = coordinator(grid, store.root)
-        if shots["after the end"] > 5:
-            break
+                running[number] = coordinator(grid, store.root, extra=recording)
     for process in running:
         process.wait()
-    last = coordinator(grid, store.root, workers=2)
-    last.wait()
+    return store
+
+
+def chaos(kills: int, grid: list[str], folder: Path, pause: tuple[float, float] = (0.5, 6.0)) -> dict[str, Any]:
+    """Run grids under fire, each then to its end, and one beside them undisturbed."""
+    chance, shots = random.Random(7), Counter[str]()
     calm = Store(folder / "calm")
     coordinator(grid, calm.root, workers=2).wait()
+    found: list[dict[str, Any]] = []
+    while shots["worker"] + shots["coordinator"] + shots["power cut"] < kills:
+        name = f"chaos{len(found) or ''}"
+        store = _under_fire(kills, grid, folder / name, pause, shots, chance)
+        last = coordinator(grid, store.root, workers=2)
+        last.wait()
+        scale = grid[grid.index("--scale") + 1] if "--scale" in grid else None
+        kinds = ("trained", "target", "prepared", "attack", "result")
+        found.append(
+            {
+                "exit code": last.returncode,
+                "states": Schedule.of(plan_bench(Path(grid[0]), {}, scale, store).jobs, store).counts,
+                "wrong": [str(problem) for problem in verify(store)],
+                "beyond": sum(len(store.keys(kind) - calm.keys(kind)) for kind in kinds),
+                "equal": scores(store) == scores(calm),
+            }
+        )
     return {
         "kills": dict(shots),
-        "exit code of the last run": last.returncode,
-        "states": Schedule.of(bench.jobs, store).counts,
-        "unreadable entries": unreadable(store),
-        "left in incoming": len(list((store.root / "incoming").iterdir())),
-        "entries beyond an undisturbed run": sum(
-            len(store.keys(kind) - calm.keys(kind)) for kind in ("trained", "target", "prepared", "attack", "result")
-        ),
-        "scores equal": scores(store) == scores(calm),
+        "grids": len(found),
+        "exit code of the last run": max(own["exit code"] for own in found),
+        "states": sorted({state for own in found for state in own["states"]}),
+        "unreadable entries": [problem for own in found for problem in own["wrong"]],
+        "entries beyond an undisturbed run": sum(own["beyond"] for own in found),
+        "scores equal": all(own["equal"] for own in found),
     }
 
 
 def main() -> None:
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     grid = [sys.argv[2] if len(sys.argv) > 2 else str(SMOKE)]
     grid += ["--scale", sys.argv[3]] if len(sys.argv) > 3 else []
     began = time.perf_counter()

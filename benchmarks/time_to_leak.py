@@ -170,7 +170,7 @@ def doubts(ours: Outcome, others: list[Outcome]) -> list[str]:
 
 def measured(place: Place, seed: int, split: SplitModel, splits: Splits, store: Store, keep: bool) -> list[Outcome]:
     """The two efforts of `auto`, then every attack of the old suite that suits the target."""
-    asked: list[str | Plain] = [{"kind": "auto", "effort": "quick"}, "auto", *OLD_SUITE]
+    asked: list[str | Plain] = [{"kind": "auto", "effort": "quick"}, {"kind": "auto", "effort": "full"}, *OLD_SUITE]
     outcomes = []
     for attack in [ATTACKS.build(spec) for spec in asked]:
         if not suited(attack, split, splits):

@@ -138,11 +138,14 @@ def _cell(text: str) -> str:
 
 
 def _comment(cls: type, field: str) -> str:
-    """The comment behind a field, in the class that declares it."""
+    """The comment behind a field or above it, in the class that declares it."""
     for owner in cls.__mro__:
         if field in inspect.get_annotations(owner):
-            found = re.search(rf"^    {field}: [^#\n]*#:? *(.+)$", inspect.getsource(owner), re.MULTILINE)
-            return _cell(found[1]) if found else ""
+            source = inspect.getsource(owner)
+            behind = re.search(rf"^    {field}: [^#\n]*#:? *(.+)$", source, re.MULTILINE)
+            above = re.search(rf"((?:^    #:? .*\n)+)^    {field}: ", source, re.MULTILINE)
+            told = behind[1] if behind else re.sub(r"\s*#:? ", " ", above[1]).strip() if above else ""
+            return _cell(told)
     return ""
 
 

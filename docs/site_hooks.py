@@ -42,3 +42,17 @@ def within_the_site(markdown: str, page: PurePosixPath) -> str:
         return match[0] if inside and not target.endswith(".py") else match["text"]
 
     return _LINK.sub(shown, markdown)
+
+
+#: What the theme's plugin for pages on disk would load from another host, and what stands in its place.
+ELSEWHERE, HERE = "https://unpkg.com/iframe-worker/shim", "assets/search_from_disk.js"
+
+
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """Nothing is loaded from other hosts: the search finds its helper beside the pages."""
+    return output.replace(ELSEWHERE, "../" * page.url.count("/") + HERE)
+
+
+def on_post_template(output_content: str, *, template_name: str, config: Any) -> str:
+    """The page for what is not found is no page of ours, and loads the same."""
+    return output_content.replace(ELSEWHERE, HERE)

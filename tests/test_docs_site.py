@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ from leakscope.cli import app
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 #: Pages written by hand; methods and results are generated and tested with their generators.
-PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.parent.name in {"docs", "concepts", "how-to"}]
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.parent.name in {"docs", "concepts", "how-to", "tutorials"}]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -50,7 +51,8 @@ def test_the_navigation_is_whole() -> None:
     tree = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = set(re.findall(r"[\w/-]+\.md", str(tree["nav"])))
     assert all((DOCS / page).exists() for page in listed)
-    assert {_named(page) for page in PAGES if page.parent.name in {"concepts", "how-to"}} <= listed
+    kinds = {"concepts", "how-to", "tutorials", "reference"}
+    assert {_named(page) for page in DOCS.rglob("*.md") if page.parent.name in kinds} <= listed
 
 
 def _commands() -> list[tuple[str, str]]:
@@ -70,7 +72,11 @@ def test_commands_are_understood(page: str, command: str) -> None:
     name, *arguments = shlex.split(command)[1:]
     known = group.commands  # type: ignore[attr-defined]  # typer may carry a click of its own
     assert name in known, f"{page}: no command {name}"
-    known[name].make_context(name, arguments)
+    asked = known[name]
+    if hasattr(asked, "commands"):  # leakscope store size
+        name, *arguments = arguments
+        asked = asked.commands[name]
+    asked.make_context(name, arguments)
 
 
 def _examples() -> list[Path]:
@@ -103,6 +109,64 @@ def test_the_site_builds(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    home = (tmp_path / "site" / "index.html").read_text()
-    assert "Leakscope" in home
-    assert "fonts.googleapis" not in home
+    site = tmp_path / "site"
+    assert "Leakscope" in (site / "index.html").read_text()
+    for page in site.rglob("*.html"):
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]* src=\"?([^\" >]+)", page.read_text())
+        loaded += re.findall(r"<link[^>]* rel=\"?(?:stylesheet|icon|preload)[^>]* href=\"?([^\" >]+)", page.read_text())
+        assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page
+    # Opened from disk a page may not fetch: the index of the search must come as a script.
+    index = (site / "search" / "search_index.js").read_text()
+    assert index.startswith("var __index = ")
+    for word in ("behind an interface", "leakscope store prune", "utility"):
+        assert word in index
+    assert _found_from_disk(site, tmp_path, "unlabelled") in {None, True}
+
+
+def _found_from_disk(site: Path, tmp_path: Path, word: str) -> bool | None:
+    """Whether the search of a page opened from disk finds a word; None without a browser."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        return None
+    flags = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--disable-sync", "--disable-component-update", "--disable-dev-shm-usage", "--virtual-time-budget=20000",
+        "--dump-dom",
+    ]  # fmt: skip
+    address = f"{(site / 'index.html').as_uri()}?q={word}"
+    command = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return re.search(r"[1-9]\d* matching document", done.stdout) is not None
+
+
+def test_the_reference_is_current_and_describes_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))  # it reads what method_pages.py beside it reads
+    found = runpy.run_path(str(DOCS / "reference_pages.py"))
+    for path, text in found["pages"]().items():
+        assert path.read_text() == text, "run: make methods"
+    for cls in (found["AuditConfig"], *found["groups"]().values()):
+        missing = [name for name, (_, told) in found["described"](cls).items() if not told]
+        assert missing == [], f"{cls.__name__}: settings without a description"
+
+
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_executed_small_and_without_errors(path: Path) -> None:
+    """Run again by docs/notebooks/build.py; here only what it left is looked at."""
+    import json
+
+    book = json.loads(path.read_text())
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    kinds = {kind for cell in code for out in cell["outputs"] for kind in out.get("data", {})}
+    assert {"text/html", "image/png"} <= kinds, "the audit and its plot are shown"
+    assert not [out for cell in code for out in cell["outputs"] if out["output_type"] == "error"]
+    assert path.stat().st_size < 400_000
+    build = (DOCS / "notebooks" / "build.py").read_text()
+    assert all("".join(cell["source"]).splitlines()[0] in build for cell in code)
+
+
+def test_there_are_two_notebooks() -> None:
+    assert len(NOTEBOOKS) == 2

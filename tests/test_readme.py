@@ -67,13 +67,22 @@ def test_commands_run(command: str, workplace: Path, capsys: pytest.CaptureFixtu
     assert run(app, arguments) == 0, capsys.readouterr().err
 
 
+def test_a_newcomer_reaches_a_verdict_on_the_first_screen() -> None:
+    """Installation, an own network in Python and one on the command line, before the first picture; no catalogue."""
+    screen = "\n".join(README.splitlines()[:36])
+    for word in ("pip install", "leakscope.audit(net", "leakscope audit --model", "--weights", "folder:photos"):
+        assert word in screen
+    assert "| attacks |" not in README
+    assert README.count("docs/results/") >= 5
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
         assert f"\n{target}:" in makefile
 
 
-def test_the_table_of_methods_is_current() -> None:
+def test_the_table_of_papers_is_current() -> None:
     updated = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))["updated"]
     assert updated(README) == README, "run: make methods"
 

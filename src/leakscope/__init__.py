@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from leakscope.api import audit as audit
     from leakscope.api import load as load
     from leakscope.api import train as train
-    from leakscope.core.model import OneInput as OneInput
     from leakscope.core.model import SplitModel as SplitModel
+    from leakscope.core.one_input import OneInput as OneInput
     from leakscope.experiments.defended import Defended as Defended
 
 __all__ = ["Defended", "OneInput", "SplitModel", "attack", "audit", "load", "train"]
 
 _HOMES = {
     "Defended": "leakscope.experiments.defended",
-    "OneInput": "leakscope.core.model",
+    "OneInput": "leakscope.core.one_input",
     "SplitModel": "leakscope.core.model",
     **dict.fromkeys(("attack", "audit", "load", "train"), "leakscope.api"),
 }

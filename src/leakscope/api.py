@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,32 +14,37 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.attack import ATTACKS
-from leakscope.core.data import ImageSet
+from leakscope.core.data import UNLABELLED, ImageSet, without_labels
 from leakscope.core.defense import DEFENSES, Stack
 from leakscope.core.errors import UsageError
+from leakscope.core.progress import Inline, listening
 from leakscope.core.results import Finding
 from leakscope.core.spec import Kind
 from leakscope.data.images import from_torch
-from leakscope.experiments.audit import Audit, results_of
-from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.audit import results_of
+from leakscope.experiments.config import AuditConfig, load_data
 from leakscope.experiments.deployed import Deployed
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.folder import write_folder
 from leakscope.experiments.jobs import plan_jobs
 from leakscope.experiments.plan import Plan, make_plan
 from leakscope.experiments.reading import flagged, read_target
 from leakscope.experiments.stages import Target, train_target
+from leakscope.experiments.usefulness import Usefulness
 from leakscope.experiments.workplace import Workplace
+from leakscope.models.asked import Asked
 from leakscope.models.given import Given
 from leakscope.runners.audit import Labour, run_all, run_audits
 from leakscope.runners.devices import chosen
 from leakscope.store import Store
 
-Model = nn.Module | str | dict[str, Any]
+Model = nn.Module | Callable[[Tensor], Any] | str | dict[str, Any]
 Data = (
     str
     | dict[str, Any]
     | ImageSet
     | tuple[Tensor, Tensor]
+    | Tensor
     | torch.utils.data.Dataset[Any]
     | torch.utils.data.DataLoader[Any]
 )
@@ -52,18 +58,21 @@ def audit(
     out: str | Path | None = None,
     store: str | Path | None = None,
     device: str = "auto",
+    progress: bool | None = None,
     **settings: Any,
 ) -> Audit:
     """Audit a network for what its features at `cut` give away.
 
-    `model` is a module with its trained weights, or what `--model` takes; `data` is a pair of tensors, a
+    `model` is a module with its trained weights, a function that answers pictures with scores or labels (a model
+    behind an interface), or what `--model` takes; `data` is a pair of tensors, a tensor of pictures without labels, a
     `torch.utils.data.Dataset` or `DataLoader`, or what `--data` takes. `settings` are those of a configuration file
     (`defenses`, `attacks`, `seeds`, `gate`, `training`, …); attacks and defences of your own may be given as
     classes or instances. With `out`, the report is written there;
-    without `store`, finished stages are kept for this call only.
+    without `store`, finished stages are kept for this call only. `progress` shows a line while it works; left out, it
+    is shown in notebooks.
     """
     plan = plan_for(model, data, cut, settings)
-    with _workplace(store, device) as place:
+    with _workplace(store, device) as place, _shown(progress):
         result = run_audits([plan], place, command="leakscope.audit(…)")[0]
     if out is not None:
         write_folder(result, Path(out))
@@ -116,7 +125,7 @@ def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: di
             tree[name] = _adopted(tree[name], kind)
     if cut is not None:
         tree["cuts"] = [cut] if isinstance(cut, str) else list(cut)
-    given = isinstance(model, nn.Module)
+    given = not isinstance(model, str | dict)
     images = _images(data)
     tree["data"] = data if isinstance(data, str | dict) else "given"
     tree["model"] = "given" if given else model
@@ -124,8 +133,21 @@ def plan_for(model: Model, data: Data, cut: str | list[str] | None, settings: di
         # The weights are there: train only when told to.
         tree["training"] = {"epochs": 0, **tree.get("training", {})}
     tree.setdefault("data_root", os.environ.get("LEAKSCOPE_DATA"))
+    if images is not None and images.classes == UNLABELLED:
+        tree.setdefault("goal", "unlabelled")
+    measure = settings.get("utility")
+    utility = None if isinstance(measure, str | None) else Usefulness.of(measure)
+    if utility is not None:
+        del tree["utility"]
     config = AuditConfig.checked(tree)
-    return make_plan(config, data=images, architecture=Given.of(model) if isinstance(model, nn.Module) else None)
+    if isinstance(model, str | dict):
+        return make_plan(config, data=images, utility=utility)
+    if isinstance(model, nn.Module):
+        return make_plan(config, data=images, architecture=Given.of(model), utility=utility)
+    if not callable(model):
+        raise UsageError(f"{type(model).__name__} is no network; give an nn.Module, a function or a name")
+    images = images if images is not None else load_data(config, config.data_root)
+    return make_plan(config, data=images, architecture=Asked.of(model, images.shape), utility=utility)
 
 
 def run_attacks(plan: Plan, place: Workplace, labour: Labour) -> list[Finding]:
@@ -164,7 +186,20 @@ def _workplace(store: str | Path | None, device: str) -> Iterator[Workplace]:
         yield Workplace(Store(passing), chosen(device))
 
 
+@contextmanager
+def _shown(wanted: bool | None) -> Iterator[None]:
+    """A line about what is done so far."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if wanted or (wanted is None and type(shell).__name__ == "ZMQInteractiveShell"):
+        with listening(Inline(sys.stderr.write)):
+            yield
+    else:
+        yield
+
+
 def _images(data: Any) -> ImageSet | None:
     if isinstance(data, str | dict):
         return None
+    if isinstance(data, Tensor):  # pictures without labels
+        return without_labels(from_torch((data, torch.arange(len(data)))))
     return data if isinstance(data, ImageSet) else from_torch(data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -10,17 +12,31 @@ from typing import Annotated, Any
 
 import typer
 
-from leakscope.commands.beginning import init
+from leakscope.commands import isolation
 from leakscope.commands.bench import bench, status
 from leakscope.commands.exchange import export, submit
+from leakscope.commands.init import init
 from leakscope.commands.inspection import cuts, list_, schema, show
 from leakscope.commands.reports import blind, report
 from leakscope.commands.reproduce import reproduce
-from leakscope.commands.settings import plan_of, print_json, settings_of, show_plan, show_plans, work_at
+from leakscope.commands.selftest import selftest
+from leakscope.commands.settings import (
+    plan_of,
+    print_json,
+    say,
+    settings_of,
+    show_plan,
+    show_plans,
+    use_threads,
+    work_at,
+)
 from leakscope.commands.store import store_app
-from leakscope.core.errors import UsageError
+from leakscope.core.errors import OneLine, UsageError, ended_by, one_line
+from leakscope.core.memory import is_shortage
+from leakscope.core.waiting import spin_briefly
 from leakscope.options import (
     RUN,
+    AllowCode,
     AttackName,
     Config,
     Cut,
@@ -33,10 +49,12 @@ from leakscope.options import (
     Evidence,
     Gate,
     Heldout,
+    Isolate,
     Json,
     Model,
     Normalized,
     Out,
+    Patience,
     Private,
     Public,
     Quiet,
@@ -94,6 +112,7 @@ def audit(
     gate: Gate = None,
     scale: Scale = None,
     set_: Set = None,
+    allow_code: AllowCode = False,
     seed: Seed = None,
     device: Device = "auto",
     store: StorePath = Path("runs/store"),
@@ -103,6 +122,8 @@ def audit(
     dry_run: DryRun = False,
     threads: Threads = None,
     workers: Workers = None,
+    isolate: Isolate = None,
+    patience: Patience = 600.0,
 ) -> int:
     """Attack a network with a fixed suite, check the attacks, and write a report with a verdict.
 
@@ -114,30 +135,32 @@ def audit(
 
       leakscope audit demo --gate "leak<=0.3 at E1" --evidence E1
     """
-    import torch
-
+    if isolate is None:
+        isolate = not dry_run and isolation.gated(config, gate, set_)
+    if isolate and not isolation.inside():
+        return isolation.run_isolated(patience, dry=dry_run)
+    use_threads(threads, workers)
     from leakscope.experiments.config import AuditConfig
     from leakscope.experiments.plan import make_plans
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     given = {
         "data": data, "data_root": data_root, "resize": resize, "private": private, "heldout": heldout,
         "public": public, "normalize": normalize, "model": model, "weights": weights, "cuts": cut,
         "defenses": defense, "attacks": _attacks(attack), "victims": victims, "evidence": evidence, "gate": gate,
         "seeds": seed, "training.epochs": epochs,
     }  # fmt: skip
-    configs = AuditConfig.read_all(config, settings_of(given, set_), scale)
+    configs = AuditConfig.read_all(config, settings_of(given, set_), scale, allow_code=allow_code)
     first = next(iter(configs.values()))
     from leakscope.commands.audits import Manner, run_plans, study_of, told
 
     study = study_of(first)
     plans = make_plans(configs)
     if dry_run:
-        return show_plans(plans, json_)
-    command = shlex.join(["leakscope", *sys.argv[1:]])
+        return isolation.finished(show_plans(plans, json_, store, device), ())
+    command = shlex.join(["leakscope", *isolation.arguments()])
     manner = Manner(command, quiet=quiet or json_, silent=json_, workers=workers, threads=threads)
-    return told(run_plans(plans, work_at(store, device), out, manner, study, first.results), json_)
+    audits = run_plans(plans, work_at(store, device), out, manner, study, first.results)
+    return isolation.finished(told(audits, json_), [out / name / "audit.json" for name in audits])
 
 
 @app.command()
@@ -157,6 +180,7 @@ def train(
     epochs: Epochs = None,
     scale: Scale = None,
     set_: Set = None,
+    allow_code: AllowCode = False,
     seed: Seed = None,
     device: Device = "auto",
     store: StorePath = Path("runs/store"),
@@ -175,13 +199,13 @@ def train(
       leakscope train --model mine.py:build --weights mine.safetensors --defense nopeek --epochs 3 --data folder:photos
     """
     plan = plan_of(
-        config, scale, set_, threads,
+        config, scale, set_, threads, allow_code,
         data=data, data_root=data_root, resize=resize, private=private, heldout=heldout,
         public=public, normalize=normalize, model=model, weights=weights, cuts=cut,
         defenses=defense, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
-        return show_plan(plan, json_)
+        return show_plan(plan, json_, device)
     from leakscope.core.results import to_json
     from leakscope.experiments.stages import train_target
     from leakscope.terminal import following
@@ -200,7 +224,7 @@ def train(
     else:
         for target in trained:
             record = target.record
-            typer.echo(f"{record.key}  {record.name}, seed {record.seed}: accuracy {record.accuracy:.3f}")
+            say(f"{record.key}  {record.name}, seed {record.seed}: accuracy {record.accuracy:.3f}")
     return 0
 
 
@@ -223,6 +247,7 @@ def attack(
     victims: Victims = None,
     scale: Scale = None,
     set_: Set = None,
+    allow_code: AllowCode = False,
     seed: Seed = None,
     device: Device = "auto",
     store: StorePath = Path("runs/store"),
@@ -236,13 +261,13 @@ def attack(
 ) -> int:
     """Run attacks and print their scores, without controls or verdict: for looking, not for claims."""
     plan = plan_of(
-        config, scale, set_, threads,
+        config, scale, set_, threads, allow_code,
         data=data, data_root=data_root, resize=resize, private=private, heldout=heldout,
         public=public, normalize=normalize, model=model, weights=weights, cuts=cut, defenses=defense,
         attacks=_attacks(attack), victims=victims, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip
     if dry_run:
-        return show_plan(plan, json_)
+        return show_plan(plan, json_, device)
     from leakscope.api import run_attacks
     from leakscope.core.results import to_json
     from leakscope.experiments.folder import require_writable, write_reconstructions
@@ -265,7 +290,7 @@ def attack(
     return 0
 
 
-for command in (init, bench, status, report, blind, reproduce, export, submit, cuts, show, schema):
+for command in (init, bench, status, report, blind, reproduce, export, submit, cuts, show, schema, selftest):
     app.command()(command)
 app.command("list")(list_)
 app.add_typer(store_app, name="store")
@@ -275,7 +300,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"leakscope {version('leakscope')}")
+        say(f"leakscope {version('leakscope')}")
         raise typer.Exit
 
 
@@ -290,36 +315,71 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every error a user can cause ends in one line and exit code 2."""
+    spin_briefly()
     sys.exit(run(app, arguments))
 
 
+#: Errors that lie in the path that was given, not in the disk.
+_NO_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 #: What a shell expects of a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
-    """Exit code of a command line."""
+    """Exit code of a command line; nothing that runs inside decides it by ending the process."""
+    isolation.enter()
+    given = isolation.ARGUMENTS.set(arguments)
     try:
         code = command(args=arguments, standalone_mode=False)
-    except UsageError as error:
-        sys.stderr.write(f"leakscope: {' '.join(str(error).split())}\n")
-        return 2
+    except OneLine as error:
+        _tell(str(error))
+        return 2 if isinstance(error, UsageError) else 3
     except (KeyboardInterrupt, typer.Abort):  # older typers let the first through, others turn it into the second
         code = INTERRUPTED
+    except BrokenPipeError:  # who read our output has left; Python would complain again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 3
     except OSError as error:
         if error.errno is None:
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        sys.stderr.write(f"leakscope: {error.strerror}{where}; free space or choose another --store or --out\n")
-        return 3
-    except Exception as error:
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
-            sys.stderr.write(f"leakscope: {error.format_message()}; see leakscope --help\n")
+        where = f" ({str(error.filename)[:200]})" if error.filename else ""
+        if error.errno in _NO_PATH:
+            _tell(f"{error.strerror}{where}; check the path")
             return 2
-        import traceback
-
-        traceback.print_exc()
+        _tell(f"{error.strerror}{where}; free space or choose another --store or --out")
         return 3
+    except SystemExit as error:
+        _tell(str(ended_by(error)))
+        return 3
+    except BaseException as error:  # code of a user's may raise anything
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
+            _tell(f"{error.format_message()}; see leakscope --help")
+            return 2
+        if is_shortage(error):
+            _tell(f"not enough memory ({error}); use fewer or smaller pictures, a smaller network, or fewer --workers")
+            return 3
+        return _failed(error)
+    finally:
+        isolation.ARGUMENTS.reset(given)
     if code == INTERRUPTED:  # and the present one into this exit code
-        sys.stderr.write("leakscope: interrupted; what is finished is kept: the same command goes on from here\n")
+        _tell("interrupted; what is finished is kept: the same command goes on from here")
     return code if isinstance(code, int) else 0
+
+
+def _failed(error: BaseException) -> int:
+    """What nobody foresaw: one line where it happened in a file of the user's, and a traceback where it is ours."""
+    from leakscope.core.own_code import blamed
+
+    where = blamed(error)
+    if where is not None:
+        _tell(f"{where} raised {type(error).__name__}: {str(error)[:500] or 'no reason given'}; mend the file")
+        return 3
+    import traceback
+
+    traceback.print_exc()
+    return 3
+
+
+def _tell(message: str) -> None:
+    """One line on stderr, whatever stands in it."""
+    sys.stderr.write(f"leakscope: {one_line(' '.join(message.split()))}\n")

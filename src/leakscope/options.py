@@ -31,6 +31,7 @@ class ReproductionScale(StrEnum):
     """How large a published protocol is run."""
 
     small = "small"
+    trial = "trial"
     paper = "paper"
 
 
@@ -114,14 +115,29 @@ StorePath = Annotated[
 Out = Annotated[Path, option("--out", help="Folder for the report.", panel=RUN)]
 Json = Annotated[bool, option("--json", help="Print machine-readable JSON.", panel=RUN)]
 Quiet = Annotated[bool, option("--quiet", help="Print only the result.", panel=RUN)]
-DryRun = Annotated[bool, option("--dry-run", help="Check everything, compute nothing.", panel=RUN)]
+DryRun = Annotated[bool, option("--dry-run", help="Check everything, tell what it takes; compute nothing.", panel=RUN)]
 Threads = Annotated[int | None, option("--threads", help="CPU threads.", panel=RUN)]
+AllowCode = Annotated[
+    bool,
+    option("--allow-code", help="Let the configuration file name code (.py files, plug-ins), run as you.", panel=RUN),
+]
+Isolate = Annotated[
+    bool | None,
+    option(
+        "--isolate/--no-isolate",
+        help="Run in a child process: a network that ends it cannot pass.  [where there is a gate]",
+        panel=RUN,
+    ),
+]
+Patience = Annotated[
+    float, option("--patience", help="Seconds that one call into the network may take, isolated.", panel=RUN)
+]
 Workers = Annotated[
     int | None,
     option(
         "--workers",
         help="Processes that share the work, one thread each unless --threads says more.  "
-        "[none: all in this process; for class attacks on a processor, one per core]",
+        "[one per core for large audits on a processor; else all in this process]",
         panel=RUN,
     ),
 ]

@@ -221,7 +221,7 @@ def test_classes_draw_for_themselves() -> None:
     whole = ClassDraws(3, "x", torch.tensor([4, 7, 9]), CPU)
     alone = ClassDraws(3, "x", torch.tensor([7]), CPU)
     assert torch.equal(whole.normal(5)[1:2], alone.normal(5))
-    assert torch.equal(whole.uniform(2, 2, rows=torch.tensor([1])), alone.uniform(2, 2))
+    assert torch.equal(whole.uniforms(((2, 2),), torch.tensor([1]))[0], alone.uniform(2, 2))
     assert not torch.equal(whole.normal(5)[0], whole.normal(5)[2])
 
 

@@ -12,6 +12,7 @@ from scipy.optimize import rosen, rosen_der
 from torch import Tensor
 
 from leakscope.attacks.peeling.lbfgs import minimise
+from leakscope.attacks.peeling.lbfgs_unwatched import Limits, minimise_unwatched
 from leakscope.core import seeds
 
 
@@ -106,3 +107,28 @@ def test_the_curve_never_rises_and_ends_where_it_says() -> None:
     assert all(after <= before + 1e-12 for before, after in zip(found.curve, found.curve[1:], strict=False))
     assert found.curve[-1] == pytest.approx(float(found.value.mean()))
     assert minimise(quadratic_objective(matrices, targets), targets, iterations=0).x.equal(targets)
+
+
+def rosenbrocks(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """One valley per row, each steeper than the last."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        value = (1 + rows) * (100 * (x[:, 1:] - x[:, :-1] ** 2) ** 2 + (1 - x[:, :-1]) ** 2).sum(1)
+        (gradient,) = torch.autograd.grad(value.sum(), x)
+    return value.detach(), gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("iterations", [0, 1, 7, 200])
+@pytest.mark.parametrize(("low", "high"), [(-math.inf, math.inf), (0.0, 0.8)])
+def test_an_accelerators_rows_take_the_steps_of_the_cpus(
+    dtype: torch.dtype, iterations: int, low: float, high: float
+) -> None:
+    start = torch.randn(9, 5, generator=seeds.generator(0, "valleys"), dtype=dtype)
+    start[3] = math.nan
+    watched = minimise(rosenbrocks, start, iterations=iterations, memory=6, low=low, high=high, solved=1e-8)
+    found = minimise_unwatched(rosenbrocks, start, Limits(iterations, 6, low, high, 1e-9, 1e-8))
+    assert torch.equal(found.value, watched.value)
+    assert torch.equal(found.x.nan_to_num(), watched.x.nan_to_num())
+    assert found.evaluations == watched.evaluations
+    assert found.curve == pytest.approx(watched.curve, rel=1e-5)

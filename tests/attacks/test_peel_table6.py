@@ -16,8 +16,11 @@ SHAPE = (3, 8, 8)
 PUBLISHED = {"layer4.1": 8.95e-5, "layer3.1": 7.03e-5, "layer2.1": 4.88e-5, "layer1.1": 3.50e-5}
 
 
-def relative_error(preset: str, name: str) -> float:
-    with seeds.ambient(0, "model"):
+SEEDS = (0, 1, 2)  # the paper has three runs
+
+
+def relative_error(preset: str, name: str, seed: int = 0) -> float:
+    with seeds.ambient(seed, "model"):
         model = PreactResNetArchitecture(width=4, strided=False).build(SHAPE, 5)
     # Pictures at a scale that leaves every block inputs of order one: random branches halve them from layer to layer.
     split = SplitModel(model, "layer4.1", normalize=Normalize((0.5,) * 3, (0.0625,) * 3)).eval().requires_grad_(False)
@@ -33,7 +36,9 @@ def relative_error(preset: str, name: str) -> float:
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_single_blocks_reach_the_published_errors(name: str) -> None:
-    assert relative_error("tuned", name) <= PUBLISHED[name]
+    """As the paper reports them: the mean of runs with different random weights."""
+    errors = [relative_error("tuned", name, seed) for seed in SEEDS]
+    assert sum(errors) / len(errors) <= PUBLISHED[name]
 
 
 def test_the_published_settings_come_within_an_order_of_magnitude() -> None:

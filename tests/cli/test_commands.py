@@ -63,10 +63,10 @@ def test_cuts_show_shape_and_compute(capsys: pytest.CaptureFixture[str]) -> None
     assert "×" in capsys.readouterr().out
 
 
-def test_audit_writes_a_report_and_show_finds_its_keys(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_writes_a_report_and_show_finds_its_keys(place: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     code = run(app, ["audit", *TINY, *place, "--attack", "ridge", "--json", "--seed", "1"])
     assert code == 0
-    document = _json(capsys)
+    document = _json(capfd)
     assert isinstance(document, dict)
     out = Path(place[3])
     assert json.loads((out / "audit.json").read_text()) == document
@@ -74,15 +74,20 @@ def test_audit_writes_a_report_and_show_finds_its_keys(place: list[str], capsys:
     assert {row["seed"] for row in document["results"]} == {1}
     key = document["results"][0]["key"]
     assert run(app, ["show", key[:8], *place[:2]]) == 0
-    shown = _json(capsys)
+    shown = _json(capfd)
     assert isinstance(shown, dict)
     assert shown["summary"]["metrics"] == document["results"][0]["metrics"]
     # The splits it wrote give the same victims, hence the same scores.
     again = ["--set", f"split_index={out}/splits.json", "--out", str(out / "again"), *place[:2]]
-    assert run(app, ["audit", *TINY, *again, "--attack", "ridge", "--json", "--seed", "1"]) == 0
-    repeated = _json(capsys)
+    # With a gate, in a child process, and scored again from the stored reconstructions.
+    gate = ["--gate", "leak<=1"]
+    assert run(app, ["audit", *TINY, *again, "--attack", "ridge", "--json", "--seed", "1", *gate]) == 0
+    repeated = _json(capfd)
     assert isinstance(repeated, dict)
     assert repeated["results"] == document["results"]
+    assert repeated["verdict"] == "pass"
+    assert document["provenance"] == {"results": 2, "found": 0, "rescored": False, "signed": False}
+    assert repeated["provenance"] == {"results": 2, "found": 2, "rescored": True, "signed": False}
     (out / "report.html").unlink()
     assert run(app, ["report", str(out)]) == 0
     assert (out / "report.html").exists()

@@ -10,8 +10,8 @@ import torch
 
 from leakscope.cli import app, run
 from leakscope.core.words import FlagId
-from leakscope.experiments.audit import Audit
 from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.folder import write_folder
 from leakscope.experiments.plan import make_plan
 from leakscope.experiments.workplace import Workplace

@@ -12,9 +12,9 @@ import torch
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import label
 from leakscope.core.words import Control
-from leakscope.experiments.audit import Audit
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.execution import Executor
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.folder import write_folder
 from leakscope.experiments.goals.identities import templates
 from leakscope.experiments.job import Job, shared

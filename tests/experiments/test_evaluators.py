@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
 from leakscope.core.words import Control
-from leakscope.experiments.audit import Audit
 from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.goals.identities import judge_of
 from leakscope.experiments.jobs import portable
 from leakscope.experiments.plan import Plan, make_plan

@@ -12,8 +12,8 @@ import yaml
 from safetensors.torch import save_file
 
 from leakscope.core.errors import UsageError
-from leakscope.experiments.audit import Audit
 from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.plan import Plan, make_plan
 from leakscope.experiments.reading import read_entries
 from leakscope.experiments.submissions import Card, submit
@@ -69,7 +69,7 @@ def test_an_outside_attack_is_scored_listed_and_counts(place: Workplace, plan: P
     (target,) = after.targets
     assert target.strongest == results["outside:name=oracle"].key
     assert target.worst_case["leak"].mean == pytest.approx(1), "the best known attack decides"
-    assert "an outside attack or a stated bound" in after.evidence.met
+    assert "an outside attack that rebuilds more than the label tells" in after.evidence.met
     listed = {entry.result.attack.label: entry.result for entry in read_entries(place.store)}
     assert listed["outside:name=oracle"].traits.outside
     assert listed["outside:name=oracle"].threat.label == "features, 5 queries"

@@ -204,3 +204,32 @@ def test_augmentation_shifts_and_mirrors_whole_pictures(channels: int, mirror: b
 def test_impossible_settings_are_refused(field: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         Training(**field)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"pictures": 10, "batch": 20}, {"nesterov": True}, {"nesterov": True, "optimizer": "sgd", "momentum": 0.0}],
+)
+def test_short_epochs_and_nesterov_ask_for_what_they_need(field: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        Training(**field)  # type: ignore[arg-type]
+
+
+def test_a_short_epoch_takes_so_many_pictures() -> None:
+    training = Training(epochs=3, batch=20, pictures=70)
+    _, history, notes = train(_split(Recording()), _data(), training, seed=0, device=CPU)
+    assert notes["steps"] == 3 * 3
+    assert len(history.loss) == 3
+
+
+def test_nesterov_looks_ahead() -> None:
+    """Two steps on the quadratic of `Recording`, by hand: v = m v + g, then the step g + m v."""
+    plain = {"epochs": 1, "batch": 100, "optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.0, "warmup": 0.0}
+    training = Training(**plain, schedule="constant", learning_rate=0.1, nesterov=True)  # type: ignore[arg-type]
+    _, _, notes = train(_split(Recording()), _data(), training, seed=0, device=CPU)
+    gain, speed = 1.0, 0.0
+    for _ in range(2):
+        slope = 2 * (gain - 3)
+        speed = 0.5 * speed + slope
+        gain -= 0.1 * (slope + 0.5 * speed)
+    assert notes["gain"] == pytest.approx(gain, abs=1e-5)

@@ -96,7 +96,7 @@ def test_several_inputs_become_one() -> None:
 def test_a_compiled_network_is_that_which_was_compiled() -> None:
     net = _Net("tensor")
     assert Given.of(torch.compile(net)) == Given.of(net)  # type: ignore[arg-type]
-    found = leakscope.attack(torch.compile(net), "digits", cut="first", **SMALL)  # type: ignore[arg-type]
+    found = leakscope.attack(torch.compile(net), "digits", cut="first", **SMALL)
     assert found[0].result.leak == leakscope.attack(net, "digits", cut="first", **SMALL)[0].result.leak
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakscope.core import seeds
-from leakscope.core.errors import UsageError
+from leakscope.core.errors import OneLine, UsageError
 from leakscope.core.spec import describe
 from leakscope.models.own_file import OwnFile
 from leakscope.models.resolve import instantiate, resolve
@@ -93,7 +93,7 @@ def test_an_edited_file_is_another_network(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, body: str, says: str) -> None:
     path = written(tmp_path, body + "\n")
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(OneLine, match=says) as caught:
         instantiate(resolve(f"{path}:build"), (3, 8, 8), 5)
     assert "\n" not in str(caught.value)
 

@@ -34,14 +34,14 @@ HARNESS = """<!doctype html><title>waiting</title><body>
 <script>
 frame.onload = async () => {{
   const page = frame.contentDocument, root = page.documentElement, images = [...page.images];
-  const folded = root.scrollWidth;
+  const folded = root.scrollWidth, length = root.scrollHeight;
   for (const detail of page.querySelectorAll("details")) detail.open = true;
   await Promise.all(images.map(image => image.decode().catch(() => null)));
   const inside = element => element.closest(".scroll, pre") !== null;
   const outside = [...page.querySelectorAll("body *")].filter(e => !inside(e) && e.getClientRects().length)
     .filter(e => e.getBoundingClientRect().right > root.clientWidth + 0.5 && !e.closest("svg, .skip"));
   document.title = JSON.stringify({{
-    width: root.clientWidth, folded, unfolded: root.scrollWidth,
+    width: root.clientWidth, length, whole: root.scrollHeight, folded, unfolded: root.scrollWidth,
     outside: outside.map(element => element.tagName + "." + element.className),
     images: images.length, broken: images.filter(image => image.naturalWidth === 0).length,
     paper: getComputedStyle(page.body).backgroundColor,
@@ -89,7 +89,7 @@ def test_it_fits_and_its_pictures_load(tmp_path: Path, page: Path, width: int) -
     assert width - 20 <= seen["width"] <= width  # less a scroll bar
     assert seen["folded"] == seen["unfolded"] == seen["width"]
     assert seen["outside"] == []
-    assert (seen["images"], seen["broken"]) == (4 * 2 + 12 * 9 * 2, 0)
+    assert (seen["images"], seen["broken"]) == (2 + 4 * 2 + 12 * 9 * 2, 0)
 
 
 @pytest.mark.parametrize("width", [400, 1400])
@@ -110,6 +110,35 @@ def test_labels_of_the_plot_do_not_overlap_as_drawn(tmp_path: Path, width: int, 
     assert len(seen["labels"]) == count + 2, "with the floor and the limit"
     for (left, top, right, bottom), (x0, y0, x1, y1) in itertools.combinations(seen["labels"], 2):
         assert left >= x1 or x0 >= right or top >= y1 or y0 >= bottom
+
+
+def test_a_phone_shows_half_and_a_screen_all(tmp_path: Path, page: Path) -> None:
+    """Sections that few read are folded on a narrow screen, and open on a wide one and on paper."""
+    (tmp_path / "phone").mkdir()
+    phone = measure(tmp_path / "phone", page, 400)
+    assert phone["length"] < 0.5 * phone["whole"]
+
+
+def pages(path: Path) -> int:
+    return len(re.findall(rb"/Type\s*/Page[^s]", path.read_bytes()))
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_the_summary_is_one_sheet_of_paper(tmp_path: Path, count: int) -> None:
+    report, pictures = sample()
+    targets, results = [], []
+    for place in range(count):
+        model, key = report.targets[place % 4], f"{place:024x}"
+        targets.append(replace(model, record=replace(model.record, key=key), strongest=f"{key}-decoder"))
+        results.append(replace(report.result(f"{model.record.key}-decoder"), key=f"{key}-decoder", target=key))
+    long = replace(report, targets=tuple(targets), results=tuple(results), pictures={}, command="x " * 900)
+    write(save(tmp_path / "audit", long, pictures))
+    assert BROWSER is not None
+    printed = tmp_path / "summary.pdf"
+    flags = [f"--user-data-dir={tmp_path / 'profile'}", "--no-pdf-header-footer", f"--print-to-pdf={printed}"]
+    page = (tmp_path / "audit" / "onepage.html").as_uri()
+    subprocess.run([BROWSER, *QUIET, *flags, page], capture_output=True, timeout=120, check=True)
+    assert pages(printed) == 1
 
 
 def test_it_is_dark_when_the_reader_prefers_dark(tmp_path: Path, page: Path) -> None:

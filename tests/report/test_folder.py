@@ -14,19 +14,21 @@ from leakscope.core.errors import UsageError
 from leakscope.core.results import to_json
 from leakscope.core.words import Verdict
 from leakscope.report import junit, markdown, read, render_html, sarif, write
+from leakscope.report.page import render_onepage
 
 from .sample import sample, save
 
-NAMES = ["report.html", "summary.md", "junit.xml", "results.sarif"]
+NAMES = ["report.html", "onepage.html", "summary.md", "junit.xml", "results.sarif"]
 
 
-def test_four_files_with_what_the_functions_return(tmp_path: Path) -> None:
+def test_five_files_with_what_the_functions_return(tmp_path: Path) -> None:
     audit, pictures = sample()
     written = write(save(tmp_path, audit, pictures))
     assert [path.name for path in written] == NAMES
     texts = [path.read_text(encoding="utf-8") for path in written]
-    assert texts[:3] == [render_html(audit, pictures), markdown(audit), junit(audit)]
-    assert json.loads(texts[3]) == sarif(audit)
+    drawn = [render_html(audit, pictures), render_onepage(audit, pictures), markdown(audit), junit(audit)]
+    assert texts[:4] == drawn
+    assert json.loads(texts[4]) == sarif(audit, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*NAMES, "audit.json", "pictures.safetensors"])
     assert [path.read_text(encoding="utf-8") for path in write(tmp_path)] == texts
 
@@ -49,7 +51,7 @@ def test_an_audit_without_pictures_needs_no_file_of_them(tmp_path: Path) -> None
     audit = replace(sample()[0], pictures={})
     (tmp_path / "audit.json").write_text(json.dumps(to_json(audit)), encoding="utf-8")
     assert read(tmp_path)[1] == {}
-    assert len(write(tmp_path)) == 4
+    assert len(write(tmp_path)) == 5
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,19 @@ def test_every_cell_of_the_page_leads_to_result_pictures_and_command(tmp_path: P
     assert sum(uri.startswith("data:image/png") for uri in told["pictures"].values()) == 2
 
 
+def test_every_mark_tells_its_figures_and_leads_to_its_row(tmp_path: Path) -> None:
+    entries = rivals()
+    page = text(entries, "html", keep(tmp_path / "store", entries), tmp_path / "board.html")
+    assert page.index("<svg") < page.index("<tbody>"), "a setting opens with its plot"
+    led = re.findall(r'<a href="#(row-[\d-]+)" aria-label="Row (\d+), ([^"]+)">', page)
+    assert len(led) == 4
+    for row, number, name in led:
+        found = re.search(rf'<tr id="{row}"[^>]*><th scope="row"><span class="mark">(\d+)</span> ([^<]+?)\s*<', page)
+        assert found is not None
+        assert (found[1], found[2].strip()) == (number, name)
+        assert re.search(rf"<title>{number} {re.escape(name)}: [\d.]+\s%, leak -?[\d.]+</title>", page)
+
+
 @pytest.mark.parametrize("form", ["html", "md", "tex", "csv"])
 def test_doubt_is_told_in_every_format(tmp_path: Path, form: str) -> None:
     entries = rivals("gaussian:sigma=1.0", FlagId.NOT_CONVERGED)

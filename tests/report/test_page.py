@@ -197,7 +197,7 @@ def test_words_follow_the_goal(goal: str, subject: object) -> None:
 
 def test_flags_are_told_once_for_each_cause() -> None:
     cards = [card for card in page().all("li") if card.get("id", "").startswith("flag-")]
-    assert [card["id"] for card in cards] == ["flag-not-converged", "flag-linear-beats-strong"]
+    assert [card["id"] for card in cards] == ["flag-not-converged", "flag-weaker-attacks"]
     assert page().text.count("search on target 3, seed 0") == 1
 
 

@@ -8,8 +8,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from leakscope.core.reports import AuditReport
+from leakscope.core.results import Flag
 from leakscope.core.words import VERDICTS, FlagId, Verdict
 from leakscope.report import markdown
+from leakscope.report.flags import WEAKER, causes
 
 from .sample import sample, with_verdict
 
@@ -57,8 +59,8 @@ def test_no_flags_are_told_as_none() -> None:
 
 def test_flags_are_told_once_for_each_cause() -> None:
     lines = [line for line in markdown(sample()[0]).splitlines() if line.startswith("- `")]
-    assert [line.split("`")[1] for line in lines] == ["not-converged", "linear-beats-strong"]
-    assert lines[1].endswith("Found at: search on target 3, seed 0; search on target 4, seed 0.")
+    assert [line.split("`")[1] for line in lines] == ["not-converged", "weaker-attacks"]
+    assert lines[1].count("search on target 3, seed 0") == lines[1].count("linear-beats-strong") / 2 == 1
 
 
 def test_an_inconclusive_audit_still_says_what_was_measured() -> None:
@@ -67,3 +69,18 @@ def test_an_inconclusive_audit_still_says_what_was_measured() -> None:
     assert "No statement" not in text
     failed = replace(sample()[0].flags[0], id=FlagId.NEGATIVE_CONTROL)
     assert "Measured: at least" not in markdown(replace(sample()[0], flags=(failed,))), "its figures say nothing"
+
+
+def test_one_failed_attack_beside_a_successful_one_is_one_note() -> None:
+    audit, _ = sample()
+    third = audit.targets[3].record.key
+    told = causes(audit)
+    assert [group.id for group in told] == [FlagId.NOT_CONVERGED, WEAKER], "what blocks stands alone"
+    assert [line.partition(":")[0] for line in told[1].where] == [f"search on target {n}, seed 0" for n in (3, 4)]
+    # The same flags on the attack that counts, or one that blocks, are told by themselves.
+    best = max(audit.of_target(third), key=lambda result: result.leak)
+    flags = (Flag(FlagId.LINEAR_BEATS_STRONG, "decoder on target 4", best.key), *audit.flags)
+    assert FlagId.LINEAR_BEATS_STRONG in [group.id for group in causes(replace(audit, flags=flags))]
+    weak = min(audit.of_target(third), key=lambda result: result.leak)
+    blocking = Flag(FlagId.CONTROL_FAILED, "search", weak.key)
+    assert [group.id for group in causes(replace(audit, flags=(blocking,)))] == [FlagId.CONTROL_FAILED]

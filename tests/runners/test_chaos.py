@@ -56,16 +56,18 @@ def test_two_coordinators_train_every_target_once(tmp_path: Path, undisturbed: d
 
 
 @pytest.mark.chaos
-def test_a_grid_under_fire_completes_with_the_same_scores(tmp_path: Path) -> None:
-    """Four shots here; `python benchmarks/chaos.py` fires twenty."""
+def test_a_grid_under_fire_completes_with_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four shots here, one of them a power cut; `python benchmarks/chaos.py` fires a hundred."""
     spec = importlib.util.spec_from_file_location("chaos", ROOT / "benchmarks" / "chaos.py")
     assert spec is not None
     assert spec.loader is not None
     chaos = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(chaos)
+    monkeypatch.setattr(chaos, "CUTS", 3)
     report = chaos.chaos(4, [str(write_grid(tmp_path))], tmp_path, pause=(1.0, 5.0))
     assert report["exit code of the last run"] == 0
     assert report["unreadable entries"] == []
     assert report["entries beyond an undisturbed run"] == 0
     assert report["scores equal"]
+    assert report["kills"]["power cut"] == 1
     assert Schedule.of(planned(tmp_path / "chaos", tmp_path).jobs, Store(tmp_path / "chaos")).finished

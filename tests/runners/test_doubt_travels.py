@@ -14,6 +14,7 @@ from leakscope.experiments.reading import read_entries
 from leakscope.report.leaderboard import sections
 from leakscope.report.results import Entry, choose
 from leakscope.runners.bench import Bench
+from leakscope.runners.events import Event
 from leakscope.runners.in_process import InProcess
 from leakscope.runners.schedule import Schedule, run_jobs
 from leakscope.runners.status import strongest
@@ -76,7 +77,7 @@ def test_trackers_are_told_scores_and_doubts_of_results_on_classes(
     logged: dict[str, float] = {}
     watcher = _Scores(store, lambda name, value, step: logged.update({name: value}), lambda: None)
     for job in bench.of("attack"):
-        watcher.tell("done", {"job": job.id, "stage": job.stage, "seconds": 1.0})
+        watcher.tell(Event("done", job=job.id, stage=job.stage, key=job.key, seconds=1.0))
     assert any(name.startswith("attack-accuracy/") for name in logged)
     assert any(name.startswith("doubts/") for name in logged)
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from leakscope.core.spec import Plain, digest
 from leakscope.experiments.job import Job, Named
 from leakscope.runners.estimate import Experience
-from leakscope.runners.events import EventLog, read_events
+from leakscope.runners.events import Event, EventLog, read_events
+from leakscope.runners.guess import guessed
+from leakscope.runners.live import Board
 from leakscope.runners.runner import Outcome, Progress
 from leakscope.runners.schedule import Limits, Schedule, run_jobs
 from leakscope.store import Store
@@ -149,7 +151,25 @@ def test_estimates_are_learnt_from_events(tmp_path: Path) -> None:
     twin = experience.of(job("a", work=10.0))
     assert twin.seconds == pytest.approx(20.0)
     assert twin.memory == 100
-    assert experience.of(job("x", stage="attack")).seconds is None
+    assert not twin.rough
+    # An attack was never run: it is guessed, at the pace at which the first jobs differed from their guess.
+    strange = job("x", stage="attack")
+    guess = experience.of(strange)
+    assert guess.rough
+    assert guess.seconds == pytest.approx(guessed(strange) * 16.0 / (guessed(jobs[0]) + guessed(jobs[1])))
+    assert strange.id not in experience.seconds([strange])
+
+
+def test_time_left_is_told_from_the_first_job_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    jobs = [job("a"), job("b", stage="attack")]
+    schedule = Schedule.of(jobs, store)
+    board = Board(schedule, workers=1)
+    assert board.seconds_left() == pytest.approx(guessed(jobs[0]) + guessed(jobs[1]))
+    board.tell(Event("start", job=jobs[0].id, title="a"))
+    schedule.finish(jobs[0].id)
+    board.tell(Event("done", job=jobs[0].id, stage="target", seconds=10 * guessed(jobs[0])))
+    assert board.seconds_left() == pytest.approx(10 * guessed(jobs[1]))
 
 
 def test_long_jobs_start_first(tmp_path: Path) -> None:

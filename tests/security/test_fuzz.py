@@ -1,13 +1,12 @@
 """Hostile bytes by the thousand: whatever is handed over ends in a value or in one line, never in anything else.
 
-`LEAKSCOPE_FUZZ=20000` tries so many of each sort (`make fuzz`); 200 by default, the same ones every time.
+How many: see `fuzzing.py`.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 import tempfile
 import time
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save
@@ -34,15 +33,11 @@ from leakscope.data.npz import read_npz
 from leakscope.models.weights import read_state
 from leakscope.store import Store
 
-EXAMPLES = int(os.environ.get("LEAKSCOPE_FUZZ", "200"))
+from .fuzzing import READERS, examples
+
 #: Seconds that one example may take.
 PATIENCE = 10
-fuzzed = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=EXAMPLES == 200,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+fuzzed = examples(READERS)
 KEY = digest("fuzz")
 
 

@@ -297,3 +297,23 @@ def test_a_large_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, m
     flip(path, 8 * 150)
     os.utime(path, (time.time() - 60, time.time() - 60))  # its times put back: the disk's own stamp still tells
     refused(entry.tensors, "changed")
+
+
+def test_the_command_names_what_is_damaged_and_moves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from leakscope.cli import app, run
+
+    store = filled(tmp_path)
+    assert run(app, ["store", "verify", "--store", str(tmp_path)]) == 0
+    folder = next(
+        path for path in sorted((tmp_path / "entries").glob("*/*/*")) if (path / "tensors.safetensors").exists()
+    )
+    content = bytearray((folder / "tensors.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "tensors.safetensors").write_bytes(bytes(content))
+    capsys.readouterr()
+    assert run(app, ["store", "verify", "--store", str(tmp_path)]) == 3
+    assert folder.name in capsys.readouterr().out
+    assert folder.exists()
+    assert store.root == tmp_path

@@ -131,8 +131,8 @@ def test_an_archive_of_torch_export_is_refused_unread(tmp_path: Path) -> None:
         archive.writestr("net/data/weights/weight_0", pickle.dumps(Trap(tmp_path / "mark")))
     (tmp_path / "net.pt").write_bytes((tmp_path / "net.pt2").read_bytes())
     for name in ("net.pt2", "net.pt"):
-        refused(partial(read_state, tmp_path / name), "torch.export", "FILE.py:FACTORY")
-    refused(lambda: resolve(str(tmp_path / "net.pt2")), "torch.export program", "--model FILE.py:FACTORY")
+        refused(partial(read_state, tmp_path / name), "torch.export", "pt2:FILE")
+    refused(lambda: resolve(str(tmp_path / "net.pt2")), "torch.export program", "trust_code=true")
     assert not (tmp_path / "mark").exists()
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from leakscope.cli import app, run
+from leakscope.experiments.workplace import Workplace
+from leakscope.runners.audit import Labour, _runner
+from leakscope.runners.devices import chosen
 from leakscope.runners.pool import Pool
 from leakscope.runners.runner import Outcome
 from leakscope.store import Store
@@ -45,3 +48,13 @@ def test_a_worker_works_on_the_device_it_is_given(tmp_path: Path) -> None:
     assert isinstance(happened[0], Outcome)
     assert happened[0].error is not None
     assert "device 'sim:7' cannot be used here" in happened[0].traceback
+
+
+def test_an_audit_shares_all_devices_of_a_kind_out_among_its_workers(tmp_path: Path) -> None:
+    place = Workplace(Store(tmp_path / "store"), chosen("sim"))
+    runner = _runner([], place, Labour(workers=3))
+    try:
+        assert isinstance(runner, Pool)
+        assert runner._devices == ["sim:0", "sim:1"]
+    finally:
+        runner.close()

@@ -11,7 +11,7 @@ import pytest
 import leakscope
 from leakscope.cli import app, run
 from leakscope.core.results import to_json
-from leakscope.experiments.audit import Audit
+from leakscope.experiments.finished import Audit
 from leakscope.testing import device
 
 from .methods import DEVICE

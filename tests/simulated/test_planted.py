@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.attacks import _class_search, _draws, _latent_descent, _release, embedding
+from leakscope.attacks import _class_search, _decoder_training, _draws, _latent_descent, _release, embedding
 from leakscope.core import devices
 from leakscope.core.defense import DEFENSES
 from leakscope.core.metric import METRICS
@@ -95,7 +95,8 @@ PLANTED: dict[str, Plant] = {
         _draws.ClassDraws, "normal", ".to(self._device)", "", attack("gmi"),
     ),
     "pictures stay on the CPU": Plant(
-        _release.PublicReleases, "images", ".to(self._view.device)", "", attack("decoder"),
+        _decoder_training._Pictures, "__call__",
+        "rows_of(self.kept, index, self.device)", "self.kept.cpu()[index.cpu()]", attack("decoder"),
     ),
     "memory that nobody wrote is read": Plant(
         _latent_descent.Lookahead, "__call__", "torch.zeros_like(z)", "torch.empty_like(z)", attack("gmi"),

@@ -19,7 +19,7 @@ from leakscope.stats import (
     spread,
     victims_to_show,
 )
-from leakscope.stats.distributions import Array
+from leakscope.stats.distributions import Array, student_sum_above, student_sum_quantile
 
 
 def table(rng: np.random.Generator, seeds: int, victims: int, noise: Spread) -> Array:
@@ -31,11 +31,35 @@ def table(rng: np.random.Generator, seeds: int, victims: int, noise: Spread) -> 
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-@pytest.mark.parametrize("seed_spread", [0.01, 0.03, 0.1])
-def test_crossed_interval_covers(seeds: int, seed_spread: float) -> None:
+@pytest.mark.parametrize("spreads", [(0.0, 0.0), (0.005, 0.0), (0.0, 0.1), (0.01, 0.1), (0.03, 0.1), (0.1, 0.02)])
+def test_crossed_effects_cover(seeds: int, spreads: tuple[float, float]) -> None:
+    """Also where seeds and victims hardly vary. With 200,000 cases (benchmarks/judge.py): 95.0 to 97.7 % for three
+    seeds, to 96.6 % for five. Here 800 cases, with three standard errors of 0.0077 to either side."""
     rng = np.random.default_rng(seeds)
-    found = [crossed_interval(table(rng, seeds, 64, Spread(seed_spread, 0.1, 0.1))) for _ in range(1_500)]
-    assert 0.93 <= np.mean([e.low <= 0 <= e.high for e in found]) <= 0.975  # 0.97, and the error of 1,500 cases
+    p = [crossed(table(rng, seeds, 64, Spread(*spreads, 0.1))).p_above() for _ in range(800)]
+    assert 0.95 - 0.023 <= np.mean([0.025 <= one <= 0.975 for one in p]) <= (0.977 if seeds == 3 else 0.967) + 0.016
+
+
+def test_an_interval_is_where_the_p_values_are_the_level() -> None:
+    found = crossed(table(np.random.default_rng(0), 4, 30, Spread(0.05, 0.1, 0.1)))
+    ends = found.interval(0.9)
+    assert (found.p_above(ends.low), found.p_below(ends.high)) == pytest.approx((0.05, 0.05))
+
+
+def test_two_student_errors_add_as_independent_draws_do() -> None:
+    """Against two million draws; and each error alone is Student's t."""
+    rng = np.random.default_rng(0)
+    draws = rng.standard_t(2, 2_000_000) + 0.7 * rng.standard_t(63, 2_000_000)
+    for distance in (1.0, 5.0, 20.0):
+        share = float(np.mean(draws > distance))
+        error = 4 * math.sqrt(share / len(draws))
+        assert student_sum_above(distance, (1.0, 2), (0.7, 63)) == pytest.approx(share, abs=error)
+    assert student_sum_above(3.0, (1.0, 2), (0.0, 63)) == pytest.approx(stats.t.sf(3, 2))
+    assert student_sum_above(3.0, (1e-7, 2), (1.0, 63)) == pytest.approx(stats.t.sf(3, 63), rel=1e-3)
+    assert student_sum_quantile(0.975, (1.0, 2), (0.0, 9)) == pytest.approx(stats.t.ppf(0.975, 2))
+    for probability in (0.6, 0.975, 0.9999):
+        end = student_sum_quantile(probability, (0.3, 2), (1.0, 20))
+        assert student_sum_above(end, (1.0, 20), (0.3, 2)) == pytest.approx(1 - probability)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -43,14 +67,13 @@ def test_paired_effect_covers(paired: bool) -> None:
     """Both sides share victims; paired ones share half of the seeds' spread too."""
     rng = np.random.default_rng(1)
     inside = []
-    for _ in range(1_500):
+    for _ in range(1_000):
         victims = 0.3 * rng.normal(size=(1, 64))
         seeds = 0.03 * rng.normal(size=(4, 1)) * paired
         left = 0.1 + victims + seeds + table(rng, 4, 64, Spread(0.03, 0.05, 0.1))
         right = victims + (seeds if paired else 0) + table(rng, 4 if paired else 6, 64, Spread(0.03, 0.05, 0.1))
-        found = paired_effect(left, right, paired).interval()
-        inside.append(found.low <= 0.1 <= found.high)
-    assert 0.93 <= np.mean(inside) <= 0.975
+        inside.append(0.025 <= paired_effect(left, right, paired).p_above(0.1) <= 0.975)
+    assert 0.93 <= np.mean(inside) <= 0.98
 
 
 def test_redrawn_victims_leave_one_value_per_seed() -> None:
@@ -66,7 +89,7 @@ def test_one_victim_per_side_is_the_t_test() -> None:
     a, b = rng.normal(0.5, 1, (6, 1)), rng.normal(0, 2, (9, 1))
     welch = stats.ttest_ind(a[:, 0], b[:, 0], equal_var=False)
     found = paired_effect(a, b, paired=False)
-    assert (found.p, found.freedom) == pytest.approx((welch.pvalue, welch.df))
+    assert (found.p, found.seed_freedom) == pytest.approx((welch.pvalue, welch.df))
     same = paired_effect(a, b[:6])
     assert same.p == pytest.approx(stats.ttest_rel(a[:, 0], b[:6, 0]).pvalue)
 

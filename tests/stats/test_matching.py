@@ -89,13 +89,26 @@ def arms(rng: np.random.Generator, seeds: int, effect: float) -> tuple[list[Poin
     return sides[0], sides[1]
 
 
-@pytest.mark.parametrize("seeds", [4, 8])
+@pytest.mark.parametrize("seeds", [3, 5, 8])
 def test_the_adjusted_effect_covers_the_truth(seeds: int) -> None:
+    """TL-DMI's main test. The left arm is 0.1 less accurate, which alone lowers its leak by 0.05 more than δ does."""
     rng = np.random.default_rng(seeds)
     found = [adjusted_effect(*arms(rng, seeds, -0.05)) for _ in range(250)]
     assert np.mean([e.value for e in found]) == pytest.approx(-0.05, abs=0.003)
-    inside = [i.low <= -0.05 <= i.high for i in (e.interval() for e in found)]
-    assert 0.93 <= np.mean(inside) <= 0.99  # 250 cases: an error of 0.014
+    p = np.array([e.p_below(-0.05) for e in found])  # "less than δ" is false, and −δ itself is the truth
+    assert 0.92 <= np.mean((p >= 0.025) & (p <= 0.975)) <= 0.99  # 250 cases: an error of 0.014
+    assert np.mean(p <= 0.025) <= 0.025 + 3 * 0.01
+
+
+def test_the_adjusted_effect_is_none_where_accuracy_explains_all() -> None:
+    """No effect of the arm: the difference of raw means is −0.05, the adjusted one 0."""
+    rng = np.random.default_rng(1)
+    pairs = [arms(rng, 5, 0.0) for _ in range(200)]
+    raw = [np.mean([np.mean(p.leak) for p in a]) - np.mean([np.mean(p.leak) for p in b]) for a, b in pairs]
+    assert np.mean(raw) == pytest.approx(-0.05, abs=0.01)
+    found = [adjusted_effect(*pair) for pair in pairs]
+    assert np.mean([e.value for e in found]) == pytest.approx(0, abs=0.003)
+    assert np.mean([e.p_below(0.0) <= 0.025 for e in found]) <= 0.025 + 3 * 0.011
 
 
 def test_without_noise_the_adjusted_effect_is_exact() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakscope.core.words import FlagId
+from leakscope.core.words import DoubtKind, FlagId, Ruled
 from leakscope.stats.claims import Matched, Tables
-from leakscope.stats.words import DoubtKind, Verdict
 from leakscope.studies.claims import Claim, asked, decide, evidence_for
 from leakscope.studies.picks import ANY, Pick
 
@@ -20,7 +19,7 @@ OURS, TWIN = Pick(("sca",), name="ours"), Pick(name="twin")
 LESS = Claim("less", "SCA leaks less", "somebody", OURS, TWIN)
 
 
-def verdict(world: World, claim: Claim = LESS, measured: Any = None) -> Verdict:
+def verdict(world: World, claim: Claim = LESS, measured: Any = None) -> Ruled:
     return decide([claim], world, measured)[0].verdict
 
 
@@ -30,9 +29,9 @@ def kinds(world: World, claim: Claim = LESS) -> set[DoubtKind]:
 
 @pytest.mark.parametrize(
     ("ours", "expected"),
-    [(0.3, Verdict.HOLDS), (0.9, Verdict.DOES_NOT_HOLD), (0.795, Verdict.DOES_NOT_HOLD), (0.78, Verdict.CANNOT_TELL)],
+    [(0.3, Ruled.HOLDS), (0.9, Ruled.DOES_NOT_HOLD), (0.795, Ruled.DOES_NOT_HOLD), (0.78, Ruled.CANNOT_TELL)],
 )
-def test_a_difference_must_pass_the_smallest_effect_that_counts(ours: float, expected: Verdict) -> None:
+def test_a_difference_must_pass_the_smallest_effect_that_counts(ours: float, expected: Ruled) -> None:
     world = World().add("none", 0.8).add("sca", ours)
     assert verdict(world) is expected
     effect = decide([LESS], world)[0].effect
@@ -46,7 +45,7 @@ def test_a_verdict_does_not_change_with_a_label() -> None:
         world = World().add("none", 0.8, label=label and "sca").add("sca", 0.3, label=label)
         [found] = decide([LESS], world)
         told.append((found.verdict, found.p, found.effect, found.doubts))
-    assert told[0][0] is Verdict.HOLDS
+    assert told[0][0] is Ruled.HOLDS
     assert told.count(told[0]) == 3
 
 
@@ -86,9 +85,9 @@ def test_a_doubt_about_the_strongest_attack_of_either_side_is_a_veto(side: str, 
     for defense, level in levels.items():
         world.add(defense, level, flags=(flag,) if defense == side else ())
     assert kinds(world) == {kind}
-    assert verdict(world) is Verdict.CANNOT_TELL
+    assert verdict(world) is Ruled.CANNOT_TELL
     warned = World().add("none", 0.8).add("sca", 0.3, flags=(FlagId.ZERO_GRADIENT,))
-    assert verdict(warned) is Verdict.HOLDS  # a flag that only warns is no doubt
+    assert verdict(warned) is Ruled.HOLDS  # a flag that only warns is no doubt
     assert "5 of 5 seeds" in decide([LESS], world)[0].reason
 
 
@@ -116,8 +115,8 @@ def test_a_rival_weaker_than_published_decides_nothing() -> None:
     claim = Claim("rival", "", "", OURS, Pick(("gong",)))
     strong = World().add("sca", 0.3).add("gong", 0.8)
     weak = World().add("sca", 0.3).add("gong:gan_steps=100", 0.8)
-    assert verdict(strong, claim) is Verdict.HOLDS
-    assert verdict(weak, claim) is Verdict.CANNOT_TELL
+    assert verdict(strong, claim) is Ruled.HOLDS
+    assert verdict(weak, claim) is Ruled.CANNOT_TELL
     assert "gan_steps = 100 (published: 800)" in decide([claim], weak)[0].reason
 
 
@@ -135,7 +134,7 @@ def test_at_equal_accuracy_a_collapse_is_no_excuse_and_no_accuracy_is_extrapolat
     assert len(evidence.measured.left) == len(evidence.measured.right) == 10
     assert not evidence.doubts
     [found] = decide([claim], world)
-    assert found.verdict is Verdict.HOLDS
+    assert found.verdict is Ruled.HOLDS
     assert found.effect is not None
     # At 0.95 on noise's line from (0.92, 0.8) to (0.96, 0.9): 0.875, and SCA leaks 0.5.
     assert found.effect.value == pytest.approx(0.5 - 0.875, abs=0.02)
@@ -153,20 +152,20 @@ def test_one_arm_is_one_thing() -> None:
 def test_accuracy_that_is_kept_within_a_margin() -> None:
     kept = Claim("kept", "", "", OURS, TWIN, "more", "accuracy", minimum=0.0, margin=0.02)
     flagged = (FlagId.NOT_CONVERGED,)  # no attack has a part in it
-    assert verdict(World().add("none", 0.8).add("sca", 0.3, accuracy=0.94, flags=flagged), kept) is Verdict.HOLDS
-    assert verdict(World().add("none", 0.8).add("sca", 0.3, accuracy=0.90), kept) is Verdict.DOES_NOT_HOLD
+    assert verdict(World().add("none", 0.8).add("sca", 0.3, accuracy=0.94, flags=flagged), kept) is Ruled.HOLDS
+    assert verdict(World().add("none", 0.8).add("sca", 0.3, accuracy=0.90), kept) is Ruled.DOES_NOT_HOLD
 
 
 def test_constants_measured_figures_and_the_spread_of_trainings() -> None:
     world = World().add("none", 0.8).add("sca", 0.03)
     destroyed = Claim("destroyed", "", "", OURS, 0.1, minimum=0.0)
-    assert verdict(world, destroyed) is Verdict.HOLDS
-    assert verdict(World().add("sca", 0.3), destroyed) is Verdict.DOES_NOT_HOLD
+    assert verdict(world, destroyed) is Ruled.HOLDS
+    assert verdict(World().add("sca", 0.3), destroyed) is Ruled.DOES_NOT_HOLD
     faster = Claim("time", "", "", OURS, TWIN, metric="seconds", minimum=0.0)
     seconds = {
         key: (1.0 if "sca" in key else 2.0) + 0.01 * own.seed for key, own in ((t.key, t) for _, t in world.targets)
     }
-    assert verdict(world, faster, {"seconds": seconds}) is Verdict.HOLDS
+    assert verdict(world, faster, {"seconds": seconds}) is Ruled.HOLDS
     assert not asked(faster, world, {"seconds": {}})
     assert asked(LESS, world, {})
     assert not asked(replace(LESS, right=Pick(("mid",))), world, {})
@@ -177,7 +176,7 @@ def test_constants_measured_figures_and_the_spread_of_trainings() -> None:
     means = np.array([world.tensors[f"split-none-{seed}/decoder"]["psnr"].mean() for seed in range(5)])
     np.testing.assert_allclose(found.right[:, 0], np.abs(means - np.median(means)), atol=1e-4)
     assert not found.paired
-    assert verdict(world, steady) is Verdict.HOLDS
+    assert verdict(world, steady) is Ruled.HOLDS
 
 
 def test_seeds_that_one_side_lacks_are_left_out_and_one_seed_shows_nothing() -> None:
@@ -186,7 +185,7 @@ def test_seeds_that_one_side_lacks_are_left_out_and_one_seed_shows_nothing() -> 
     assert isinstance(measured, Tables)
     assert measured.left.shape == measured.right.shape == (3, 40)
     alone = World().add("none", 0.8, count=1).add("sca", 0.3, count=1)
-    assert verdict(alone) is Verdict.CANNOT_TELL
+    assert verdict(alone) is Ruled.CANNOT_TELL
 
 
 def test_claims_of_a_part_are_one_family() -> None:
@@ -202,7 +201,7 @@ def test_a_metric_that_is_not_finite_is_a_doubt_and_no_crash() -> None:
     world = World().add("none", 0.8).add("sca", 0.3)
     world.tensors["split-sca-0/decoder"]["leak"][0] = float("nan")
     assert kinds(world) == {DoubtKind.NOT_MEASURED}
-    assert verdict(world) is Verdict.CANNOT_TELL
+    assert verdict(world) is Ruled.CANNOT_TELL
 
 
 def test_victims_of_their_own_for_every_seed_are_compared_by_their_means() -> None:

@@ -162,6 +162,11 @@ def test_reproductions_are_whole(name: str) -> None:
     assert set(entry.tables) <= {own.id for own in paper(entry.paper).tables}
 
 
+def test_without_a_scale_a_reproduction_runs_what_the_page_shows() -> None:
+    assert reproduction("mixcon-table3").usual_scale == "trial"
+    assert reproduction("peel-table2").usual_scale == "small"
+
+
 @pytest.mark.parametrize(
     ("name", "number", "file"),
     [("sca", "Table 2", "sca_medical.yaml"), ("sca", "Table 9", "sca_cifar10.yaml"),

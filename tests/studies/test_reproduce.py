@@ -42,6 +42,9 @@ def points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_every_published_row_is_printed_with_a_verdict(points: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--store", str(points / "store"), "--out", str(points / "out"), "--quiet"]
+    assert run(app, ["reproduce", "points", *where, "--dry-run"]) == 0
+    assert not (points / "out").exists()
+    capsys.readouterr()
     assert run(app, ["reproduce", "points", *where]) == 0
     told = capsys.readouterr().out
     assert "0.915" in told

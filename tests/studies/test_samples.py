@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.stats.words import Verdict
+from leakscope.core.words import Ruled
 from leakscope.studies.cut_defences import CutDefencesStudy
 from leakscope.studies.faces import FacesStudy
 from leakscope.studies.mixcon import MixConStudy
@@ -47,7 +47,7 @@ def test_the_sparse_study_reads_colour_configurations(tmp_path: Path) -> None:
     told = {claim.id: claim for claim in part.claims}
     assert {"split-twin", "split-strength", "split-kernel", "split-destroyed", "split-accuracy-0.25"} <= set(told)
     assert "scatter-two convolutions" in told
-    assert {claim.verdict for claim in part.claims} == {Verdict.CANNOT_TELL}  # one seed
+    assert {claim.verdict for claim in part.claims} == {Ruled.CANNOT_TELL}  # one seed
     assert "split: SCA (λ 0.5) leaks less than BiDO" in part.not_asked
     assert "time-bido-hsic" not in told  # timed at the published width only
     # Six pictures say nothing about a Fréchet distance in 224 dimensions.
@@ -75,7 +75,7 @@ def test_the_part_is_named_after_the_data(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "mixcon").glob("*.json")} == {"digits.json", "mnist5k.json"}
     assert "## digits" in text
     assert "## mnist5k" in text
-    assert {drawn.name for drawn in part.pictures} == {"plot.png", "grid.png"}
+    assert {drawn.name for drawn in part.pictures} == {"attacks.png", "plot.png", "grid.png"}
     assert "mixcon/mnist5k-plot.png" in text
     published = {(row.table, row.row, row.metric): row for row in part.published}
     vanilla = published["Table 3", "vanilla", "accuracy"]

@@ -13,8 +13,8 @@ import pytest
 from leakscope.cli import app, run
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Kind
+from leakscope.core.words import Ruled
 from leakscope.experiments.config import AuditConfig
-from leakscope.stats.words import Verdict
 from leakscope.studies import markdown
 from leakscope.studies import study as studies
 from leakscope.studies.claims import Claim
@@ -79,7 +79,7 @@ def test_variants_become_a_page(tmp_path: Path) -> None:
     part = read_part(tmp_path / "docs/counted/digits.json")
     assert [(row.variant, row.victims, row.seeds) for row in part.rows] == [("one", 8, (1,)), ("two", 6, (2,))]
     assert part.origin.seeds == (1, 2)
-    assert part.claims[0].verdict is Verdict.CANNOT_TELL
+    assert part.claims[0].verdict is Ruled.CANNOT_TELL
     assert (tmp_path / "docs/counted/digits-dot.png").read_bytes() == b"png"
     text = (tmp_path / "docs/counted.md").read_text()
     for wanted in ("# Counted", "How many?", "## digits", "A note.", "counted/digits-dot.png", "**cannot tell**",

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakscope.core.exports import lazily
+from leakscope.core.lazy_exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
     "AnalyticSparse": "analytic_sparse", "Auto": "auto", "Brepmi": "brepmi", "DecoderGAN": "decoder_gan",
-    "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi", "LommaGmi":
-    "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror": "mirror", "MirrorBlackbox":
+    "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi", "Latent": "latent",
+    "LommaGmi": "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror": "mirror", "MirrorBlackbox":
     "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa", "PseudoClient": "pseudo_client",
     "Ridge": "ridge", "Search": "search", "TrainedDecoder": "decoder", "Vmi": "vmi",
 }  # fmt: skip
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.embedding import EmbeddingInversion as EmbeddingInversion
     from leakscope.attacks.gmi import Gmi as Gmi
     from leakscope.attacks.kedmi import Kedmi as Kedmi
+    from leakscope.attacks.latent import Latent as Latent
     from leakscope.attacks.lomma_gmi import LommaGmi as LommaGmi
     from leakscope.attacks.lomma_kedmi import LommaKedmi as LommaKedmi
     from leakscope.attacks.miface import Miface as Miface

@@ -18,11 +18,12 @@ from leakscope.attacks._release import PublicReleases, child
 from leakscope.attacks._residual import Eyes, Judge, Learnt, Lessons, learn, pixel_bounds
 from leakscope.attacks._sights import Reader, choose, look
 from leakscope.core.threat import View
+from leakscope.core.watching import thinned
 
-CHUNK = 256  # released features seen at once, as they come
+_MOST_AT_ONCE, _NUMBERS_AT_ONCE = 256, 2**27  # releases seen at once, as they come; and all that is seen of them
 _HELD = 0.15  # share of the public pictures on which everything is chosen
 _RANKED = 512  # pictures on which sights are compared
-_LARGEST_SIGHT = 2**17  # features of a layer behind the cut above which it is not looked at
+_RANKED_NUMBERS = 2**20  # of a picture, in all sights together, by which these are compared
 _LARGEST = 2500  # side of the largest linear system; with more columns it caps the rows
 _PROBES = 32  # pictures on which a release is studied
 _TRIED = 32  # validation pictures on which a refinement is tried
@@ -102,6 +103,10 @@ class Campaign:
     released: Tensor  # of the validation pictures, one draw
     plan: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def chunk(self) -> int:
+        return at_once(self.view, self.released[:1])
+
     @classmethod
     def begin(cls, view: View, effort: Effort, seconds: float | None, rng: torch.Generator) -> Campaign | None:
         """None when there are too few released pictures to learn from."""
@@ -111,7 +116,7 @@ class Campaign:
         if count < 8:
             return None
         order = torch.randperm(count, generator=rng, device=rng.device).cpu()
-        held = min(CHUNK, max(2, round(_HELD * count)))
+        held = min(_MOST_AT_ONCE, max(2, round(_HELD * count)))
         ours, judged = order[held:], order[:held]
         images, labels = view.public.images, view.public.labels
         means = _class_means(images[ours], labels[ours], labels[judged])
@@ -131,20 +136,22 @@ class Campaign:
         """Stage 1: the sights that pictures can be read from, and ridge on them. Offsets come third."""
         ranked = self.ours[:_RANKED]
         seen: dict[str, list[Tensor]] = {}
-        for index in ranked.split(CHUNK):
-            for name, features in look(self.view, self.releases.draw(index)).items():
-                if features[0].numel() <= _LARGEST_SIGHT:
-                    seen.setdefault(name, []).append(features)
+        for index in ranked.split(self.chunk):
+            found = look(self.view, self.releases.draw(index))
+            for name, features in found.items():
+                seen.setdefault(name, []).append(thinned(features, max(4096, _RANKED_NUMBERS // len(found))))
         sights = {name: torch.cat(parts) for name, parts in seen.items()}
-        names, errors = choose(sights, self.releases.images(ranked))
-        self.plan |= {"sights": names, "sight_errors": {name: round(value, 6) for name, value in errors.items()}}
+        chosen = choose(sights, self.releases.images(ranked))
+        names = list(chosen.weights)
+        self.plan |= {"sights": chosen.weights}
+        self.plan |= {"sight_errors": {name: round(value, 6) for name, value in chosen.errors.items()}}
         del seen
-        width = sum(min(sights[name][0].numel(), _LARGEST_SIGHT) for name in names)
+        width = sum(sights[name][0].numel() for name in names)
         del sights
         count = min(len(self.ours), _LARGEST) if width > _LARGEST else len(self.ours)
         draws = self.effort.draws if self.releases.random else 1
         draws = min(draws, max(1, _LARGEST // count)) if width > _LARGEST else draws
-        eyes, columns = self._columns(names, self.ours[:count], draws)
+        eyes, columns = self._columns(chosen.weights, self.ours[:count], draws)
         pixels = self.releases.images(self.ours[:count]).flatten(1)
         fitted = fit(columns, pixels, draws, child(self.rng, columns.device))
         self.plan["strength"] = fitted.strength
@@ -157,18 +164,19 @@ class Campaign:
         self.watch.note(error)
         return eyes, judge, fitted.offsets
 
-    def _columns(self, names: list[str], index: Tensor, draws: int) -> tuple[Eyes, Tensor]:
+    def _columns(self, weights: dict[str, float], index: Tensor, draws: int) -> tuple[Eyes, Tensor]:
         """Eyes without a linear picture yet, and what they see of `index`: all draws of a picture side by side.
 
         Scales come from all these pictures: a sparse feature may not be active in a few hundred.
         """
+        names = list(weights)
         seen: dict[str, list[Tensor]] = {name: [] for name in names}
         for _ in range(draws):
-            for chunk in index.split(CHUNK):
+            for chunk in index.split(self.chunk):
                 for name, features in look(self.view, self.releases.draw(chunk), names).items():
                     seen[name].append(features)
         sights = {name: torch.cat(parts) for name, parts in seen.items()}
-        readers = {name: Reader.of(features) for name, features in sights.items()}
+        readers = {name: replace(Reader.of(features), weight=weights[name]) for name, features in sights.items()}
         columns = torch.cat([readers[name].columns(features) for name, features in sights.items()], 1)
         eyes = Eyes(self.view, readers, Reader.by_channel(sights[names[0]]), Linear({}))
         return eyes, columns.unflatten(0, (draws, -1)).transpose(0, 1).flatten(0, 1)
@@ -253,6 +261,12 @@ class Campaign:
                 break
             best, reached = replace(longer, iterations=2 * best.iterations), pictures
         return best if best.error < _HELPS * before else None
+
+
+def at_once(view: View, one: Tensor) -> int:
+    """How many releases are looked at together: as many as fit in memory with all that the server makes of them."""
+    numbers = sum(features.numel() for features in look(view, one).values())
+    return max(1, min(_MOST_AT_ONCE, _NUMBERS_AT_ONCE // max(1, numbers)))
 
 
 def _class_means(images: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:

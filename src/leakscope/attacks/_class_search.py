@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leakscope.core import progress
 from leakscope.core.attack import Attack, Observed, Reconstruction
+from leakscope.core.chunks import in_chunks
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.prior import Prior
@@ -85,21 +86,28 @@ def rebuild(
 
     None takes all classes at once: a search that shares out a query budget must.
     """
-    chunks = classes.split(len(classes) if rows is None else max(1, _ROWS // rows))
-    images, objectives, courses = [], [], []
-    with progress.stage(attack, steps * len(chunks)) as bar:
-        for chunk in chunks:
+    size = len(classes) if rows is None else max(1, _ROWS // rows)
+    images, objectives, courses, sizes = [], [], [], []
+    with progress.stage(attack, steps * -(-len(classes) // size)) as bar:
+
+        def one(chunk: Tensor) -> tuple[Tensor, Tensor, Course, int]:
             course = Course(bar, max(1, steps // _TOLD))
             found, objective = search(chunk, course)
-            images.append(found.detach())
-            objectives.append(objective.detach())
+            return found.detach(), objective.detach(), course, len(chunk)
+
+        # A search that spends queries does not get them back when it is repeated.
+        parts = in_chunks(one, classes, size=size, what=attack) if rows is not None else [one(classes)]
+        for found, objective, course, count in parts:
+            images.append(found)
+            objectives.append(objective)
             courses.append(course)
-    return Reconstruction(torch.cat(images), _diagnostics(per_class, chunks, torch.cat(objectives), courses))
+            sizes.append(count)
+    return Reconstruction(torch.cat(images), _diagnostics(per_class, sizes, torch.cat(objectives), courses))
 
 
-def _diagnostics(per_class: int, chunks: tuple[Tensor, ...], objective: Tensor, courses: list[Course]) -> Diagnostics:
+def _diagnostics(per_class: int, counts: list[int], objective: Tensor, courses: list[Course]) -> Diagnostics:
     curves = [list(filter(math.isfinite, torch.stack(c.objective).tolist() if c.objective else [])) for c in courses]
-    told = [(float(len(chunk)), own) for chunk, own in zip(chunks, curves, strict=True) if own]
+    told = [(float(count), own) for count, own in zip(counts, curves, strict=True) if own]
     curve: list[float] = []
     if told:
         # A search that ended early stays where it ended.

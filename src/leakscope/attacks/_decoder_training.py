@@ -13,9 +13,15 @@ from leakscope.attacks._losses import Loss
 from leakscope.attacks._release import PublicReleases, channel_statistics
 from leakscope.core import progress, seeds
 from leakscope.core.attack import Observed, Prepared, Reconstruction
+from leakscope.core.chunks import fitting, in_chunks
+from leakscope.core.metering import forward_only
+from leakscope.core.residence import resident, rows_of
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
+from leakscope.nn.precision import Precision, compiled, computing
+from leakscope.nn.weights import moved
 
+_APPLIED = 256  # victims rebuilt at once, if they fit
 _CHECKS = 10  # looks at the validation slice
 _CHECKED = 256  # pictures of the slice that are looked at
 _WARM_UP = 0.15  # share of the steps
@@ -37,6 +43,8 @@ class Course:
     weight_decay: float
     validation: float
     patience: int
+    precision: Precision = "float32"
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if (self.steps or 0) < 0 or self.batch < 1 or self.patience < 1:
@@ -59,7 +67,7 @@ class Network:
         low, high = (0.0, 1.0) if view.public.pixels else (float(images.min()), float(images.max()))
         with seeds.ambient(seed, "decoder"):
             body = FRONTS[self.front](shape, view.image_shape, self.capacity)
-        decoder = Decoder(body, *statistics, torch.tensor([low, high])).to(view.device)
+        decoder = moved(Decoder(body, *statistics, torch.tensor([low, high])), view.device)
         decoder.body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return decoder
 
@@ -79,7 +87,8 @@ def learn(
     releases = PublicReleases(view, rng)
     if len(releases) < 2:
         return Prepared(diagnostics=Diagnostics(details={"steps": 0, "parameters": 0}))
-    order = torch.randperm(len(releases), generator=rng, device=rng.device).cpu()
+    order = torch.randperm(len(releases), generator=rng, device=rng.device).to(view.device)
+    pictures = _Pictures(view)
     held = max(1, round(course.validation * len(order)))
     ours, slice_ = order[held:], order[:held][:_CHECKED]
 
@@ -87,8 +96,10 @@ def learn(
     shape, statistics = tuple(sample.shape[1:]), channel_statistics(sample)
     del sample
     decoder = network.build(view, shape, statistics, _seed(rng))
-    judge = _Judge(judged_by, releases.draw(slice_), releases.images(slice_))
-    lesson = _Lesson(decoder, releases, _Batches(ours, course.batch, rng), objective(releases, ours), judge, course)
+    judge = _Judge(judged_by, releases.draw(slice_), pictures(slice_))
+    lesson = _Lesson(
+        decoder, releases, pictures, _Batches(ours, course.batch, rng), objective(releases, ours), judge, course
+    )
     curve, taken, converged = lesson.train() if course.steps is None else (*lesson.cycle(course.steps, 1.0), None)
     tensors = {name: tensor.contiguous() for name, tensor in decoder.state_dict().items()}
     size = sum(p.numel() for p in decoder.parameters())
@@ -109,7 +120,8 @@ def apply(view: View, network: Network, prepared: Prepared, seen: Observed, atta
     decoder = network.build(view, tuple(features.shape[1:]), statistics, seed=0)  # its weights are replaced
     decoder.load_state_dict(prepared.tensors)
     decoder.eval()
-    images = torch.cat([decoder(chunk) for chunk in features.split(256)])
+    size = fitting(forward_only(decoder), features[:1], most=_APPLIED)
+    images = torch.cat(list(in_chunks(decoder, features, size=size, what=attack)))
     return Reconstruction(images.contiguous(), prepared.diagnostics)
 
 
@@ -123,6 +135,7 @@ class _Lesson:
 
     decoder: Decoder
     releases: PublicReleases
+    pictures: _Pictures
     batches: _Batches
     objective: Objective
     judge: _Judge
@@ -143,6 +156,7 @@ class _Lesson:
     def cycle(self, steps: int, height: float) -> tuple[list[float], int]:
         """One cycle of the rate, leaving the best weights; gives the validation losses and the steps taken."""
         decoder, course = self.decoder, self.course
+        network = compiled(decoder) if course.compiled else decoder
         curve = [self.judge(decoder)]
         if steps == 0:
             return curve, 0
@@ -161,7 +175,8 @@ class _Lesson:
                 index = self.batches.next()
                 decoder.train()
                 released = self.releases.draw(index)
-                error = self.objective(decoder(released), self.releases.images(index), released)
+                with computing(course.precision, released.device):
+                    error = self.objective(network(released).float(), self.pictures(index), released)
                 optimizer.zero_grad()
                 error.backward()
                 nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
@@ -178,6 +193,16 @@ class _Lesson:
                         break
         decoder.load_state_dict(best_state)
         return curve, taken
+
+
+class _Pictures:
+    """The public pictures on the device: kept there when they fit, else fetched as they are asked for."""
+
+    def __init__(self, view: View) -> None:
+        self.device, self.kept = view.device, resident(view.public.images, view.device)
+
+    def __call__(self, index: Tensor) -> Tensor:
+        return rows_of(self.kept, index, self.device)
 
 
 class _Judge:
@@ -201,7 +226,7 @@ class _Batches:
 
     def next(self) -> Tensor:
         if len(self.left) < self.size:
-            order = torch.randperm(len(self.index), generator=self.rng, device=self.rng.device).cpu()
+            order = torch.randperm(len(self.index), generator=self.rng, device=self.rng.device).to(self.index.device)
             self.left = self.index[order]
         batch, self.left = self.left[: self.size], self.left[self.size :]
         return batch

@@ -40,7 +40,7 @@ def learn_release(defense: Defense, clean: Tensor, draws: int, rng: torch.Genera
 
     Athalye, Carlini & Wagner, "Obfuscated gradients", 2018 (BPDA and expectation over randomness).
     """
-    seeds = [int(torch.randint(2**62, (1,), generator=rng, device=rng.device)) for _ in range(max(draws, 2))]
+    seeds: list[int] = torch.randint(2**62, (max(draws, 2),), generator=rng, device=rng.device).tolist()
 
     def release(z: Tensor, seed: int) -> Tensor:
         return defense.release(z, torch.Generator(device=z.device).manual_seed(seed))

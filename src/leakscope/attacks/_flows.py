@@ -67,6 +67,18 @@ class Flows:
             size -= size // 2
         self._normalise(widened(normal(_INITIAL_SAMPLES, width)))
 
+    @staticmethod
+    def drawn(width: int, *, couplings: int, levels: int, hidden: int) -> list[tuple[int, ...]]:
+        """What a new one asks `normal` for, in order."""
+        shapes: list[tuple[int, ...]] = []
+        size = width
+        for _ in range(levels):
+            if size < 2:
+                break
+            shapes += [(size // 2, hidden), (hidden, hidden), (1, size)] * couplings
+            size -= size // 2
+        return [*shapes, (_INITIAL_SAMPLES, width)]
+
     @property
     def trained(self) -> list[Tensor]:
         return [tensor for level in self.levels for step in level for tensor in step.trained]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,6 +22,17 @@ _PUBLISHED_BATCH = 60  # identities; the published loss is their mean, and plain
 
 #: Pictures, their classes, and the draws of a chunk's classes → one number per picture.
 IdentityTerm = Callable[[Tensor, Tensor, ClassDraws], Tensor]
+
+
+@runtime_checkable
+class DrawingTerm(Protocol):
+    """An identity term that draws numbers at every call: it tells their shapes, so that they can be fetched ahead."""
+
+    def drawn(self, each: int) -> tuple[tuple[int, ...], ...]: ...
+
+
+def _drawn(term: IdentityTerm, each: int) -> tuple[tuple[int, ...], ...]:
+    return term.drawn(each) if isinstance(term, DrawingTerm) else ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class Lookahead(Descent):
 
         z = draws.normal(images, generator.latent).flatten(0, 1)
         v = torch.zeros_like(z)
+        draws.ahead(self.steps, *_drawn(term, images))
         for _ in range(self.steps):
             value, (gradient,) = value_and_gradient(objective, z)
             course.step(value, gradient)
@@ -98,6 +110,7 @@ class GaussianDescent(Descent):
         mean = torch.zeros(len(classes), generator.latent, device=classes.device)
         log_variance = torch.full_like(mean, self.log_variance)
         adam = torch.optim.Adam([mean, log_variance], self.learning_rate)
+        draws.ahead(self.steps, (generator.latent,), *_drawn(term, 1))
         for _ in range(self.steps):
             noise = draws.normal(generator.latent)
             value, gradients = value_and_gradient(

@@ -34,7 +34,7 @@ from leakscope.core.prior import PRIORS, Prior
 from leakscope.core.results import Diagnostics
 from leakscope.core.spec import nested
 from leakscope.core.threat import View
-from leakscope.nn.weights import part, take_over
+from leakscope.nn.weights import moved, part, take_over
 
 _FEATURE_PICTURES = 5000  # behind the feature statistics
 _CHUNK = 256
@@ -66,6 +66,11 @@ class LommaTerm:
     loss: IdentityLoss
     feature_weight: float
     reference: Callable[[LommaTerm, int, ClassDraws], Tensor]
+
+    def drawn(self, each: int) -> tuple[tuple[int, ...], ...]:
+        """What every call asks its draws for, with `each` pictures per class."""
+        sampled = self.feature_weight > 0 and self.reference is _sampled
+        return ((each, len(self.mean)),) if sampled else ()
 
     def __call__(self, images: Tensor, labels: Tensor, draws: ClassDraws) -> Tensor:
         scores, features = self.target.scores_and_features(images)
@@ -122,12 +127,13 @@ class Lomma(LatentAttack):
         scores, mean, deviation = _answers(target, images, view.device)
         tensors = {"features.mean": mean, "features.deviation": deviation, "classes": torch.tensor(scores.shape[1])}
         curves: list[list[float]] = []
+        pictures = images.to(view.device)
         for number, width in enumerate(self.students):
             progress.say(f"student {number + 1} of {len(self.students)}, width {width}")
             with seeds.ambient(seed, "student", number):
-                student = Student(view.image_shape, scores.shape[1], width).to(view.device)
+                student = moved(Student(view.image_shape, scores.shape[1], width), view.device)
             taught, curve = distilled(
-                student, images.to(view.device), scores,
+                student, pictures, scores,
                 epochs=self.epochs, rate=self.student_rate, seed=seeds.derive(seed, number),
             )  # fmt: skip
             curves.append(curve)

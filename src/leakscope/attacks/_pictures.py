@@ -58,6 +58,12 @@ class PictureSpace:
         field = torch.einsum("kc,nchw->nkhw", self.colours, g)
         return ((self.rows @ field @ self.columns.T) * self.gain).flatten(1)
 
+    def low_pass(self) -> Tensor:
+        """A factor for flat z that keeps the lower half of the frequencies along each side."""
+        keep = torch.zeros(self.shape, dtype=self.gain.dtype, device=self.gain.device)
+        keep[:, : -(-self.shape[1] // 2), : -(-self.shape[2] // 2)] = 1
+        return keep.flatten()
+
     def coordinates(self, x: Tensor) -> Tensor:
         """The z of a picture: the inverse of `pixels`."""
         field = torch.einsum("ck,nchw->nkhw", torch.linalg.inv(self.colours), x - 0.5)

@@ -109,10 +109,6 @@ class PublicReleases:
                 clean = self._view.encoder(clean.to(self._view.device))
         return self._release(clean)
 
-    def draw_all(self) -> Tensor:
-        indices = torch.arange(self.count, device=self._view.device).split(_CHUNK)
-        return torch.cat([self.draw(index) for index in indices])
-
     def _home_agrees(self) -> bool:
         """Whether the defence the attacker believes in explains what it is sent.
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from leakscope.core import seeds
 from leakscope.core.devices import widened
 from leakscope.core.threat import Access, View
+from leakscope.core.watching import LARGEST_SHOWN, thinned
 
 RELEASED = "released"
 _BEHIND = "behind "
+_ANSWER = ", its answer"
 _WIDEST = 16384  # columns above which features are sketched
 _SKETCH = 4096  # columns of a sketch
 _ROUNDING = 1e-6  # of a feature's size, that single precision may make of nothing
@@ -21,6 +24,9 @@ _LOUD = 8.0  # times the upper quartile of its channel's scales: a feature that 
 FARTHEST = 6.0  # scales at which a feature is cut off: twice what was ever seen
 _STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 _BETTER = 0.75  # another sight must bring the error down to this share: networks make up for less
+_BESIDE = 0.95  # one of few columns that joins the best must bring it down to this share only: it costs nothing
+_FEW = 256  # columns
+_WEIGHTS = (1.0, 30.0)  # of the columns of a sight that joins
 
 #: What hides features from a linear reader without a server's help; a sight must earn its place on held-out pictures.
 _TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -32,13 +38,22 @@ _TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
 def look(view: View, z: Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
     """Released features `z`, one batch as it came, seen in every way, or in the ways `names`."""
     wanted = None if names is None else list(names)
-    found: dict[str, Tensor] = {RELEASED: z}
-    found |= {name: change(z) for name, change in _TRANSFORMS.items() if wanted is None or name in wanted}
-    if Access.HEAD in view and (wanted is None or any(name.startswith(_BEHIND) for name in wanted)):
-        for name, output in view.behind(z).items():
-            if output.is_floating_point() and (wanted is None or _BEHIND + name in wanted):
+    sent = thinned(z, LARGEST_SHOWN)
+    found: dict[str, Tensor] = {RELEASED: sent}
+    found |= {name: change(sent) for name, change in _TRANSFORMS.items() if wanted is None or name in wanted}
+    behind = [name.removeprefix(_BEHIND).removesuffix(_ANSWER) for name in wanted or () if name.startswith(_BEHIND)]
+    if Access.HEAD in view and (wanted is None or behind):
+        for name, output in view.behind(z, None if wanted is None else behind).items():
+            if output.is_floating_point():
                 found[_BEHIND + name] = output
+                if output.ndim == 2 and output.shape[1] == view.classes:
+                    found[_BEHIND + name + _ANSWER] = _answer(output)
     return found if wanted is None else {name: found[name] for name in wanted}
+
+
+def _answer(scores: Tensor) -> Tensor:
+    """Class scores as probabilities, and the class itself: what the label alone tells is linear in it."""
+    return torch.cat((scores.softmax(1), F.one_hot(scores.argmax(1), scores.shape[1]).to(scores)), 1)
 
 
 def feature_scale(flat: Tensor) -> Tensor:
@@ -66,6 +81,7 @@ class Reader:
 
     center: Tensor  # D, in double precision
     scale: Tensor
+    weight: float = 1.0  # of its columns beside those of other sights: a ridge shrinks the lighter ones more
 
     @classmethod
     def of(cls, features: Tensor) -> Reader:
@@ -105,7 +121,7 @@ class Reader:
 
     def columns(self, features: Tensor) -> Tensor:
         """N×D for a linear fit, in double precision; above a limit D random sums of signed columns (count sketch)."""
-        flat = ((widened(features).flatten(1) - self.center) / self.scale).clamp(-FARTHEST, FARTHEST)
+        flat = self.weight * ((widened(features).flatten(1) - self.center) / self.scale).clamp(-FARTHEST, FARTHEST)
         if flat.shape[1] <= _WIDEST:
             return flat
         rng = seeds.generator(0, "sketch", flat.shape[1])
@@ -118,28 +134,44 @@ def _places(shape: torch.Size, channel: int) -> list[int]:
     return [side for axis, side in enumerate(shape) if axis != channel]
 
 
-def choose(sights: dict[str, Tensor], images: Tensor) -> tuple[list[str], dict[str, float]]:
-    """The sights from which pictures can be read best, best first, and the held-out error of each.
+@dataclass(frozen=True)
+class Chosen:
+    """The sights from which pictures can be read best, best first, with the weight of each one's columns."""
 
-    Kernel ridge on some pictures, judged on others. The release itself stays unless another sight is clearly
-    better; a second one joins when the two together are clearly better than the best alone.
+    weights: dict[str, float]
+    errors: dict[str, float]  # held-out error of every sight, and of two together
+
+
+def choose(sights: dict[str, Tensor], images: Tensor) -> Chosen:
+    """Kernel ridge on some pictures, judged on others.
+
+    The release itself stays unless another sight is clearly better; a second one joins when the two together are
+    clearly better than the best alone, or when it has few columns and helps at all.
     """
     grams = {name: _gram(features) for name, features in sights.items()}
     target = widened(images).flatten(1)
     errors = {name: _held_out_error(gram, target) for name, gram in grams.items() if gram is not None}
     if RELEASED not in errors:
-        errors[RELEASED] = float("inf")
+        grams[RELEASED], errors[RELEASED] = None, float("inf")
     ranked = sorted(errors, key=errors.__getitem__)
     best = ranked[0] if errors[ranked[0]] < _BETTER * errors[RELEASED] else RELEASED
-    for other in [name for name in ranked if name != best][:2]:
+    answer = [name for name in ranked[3:] if name.endswith(_ANSWER)][:1]
+    for other in [name for name in (*ranked[:3], *answer) if name != best]:
         first, second = grams[best], grams[other]
         if first is None or second is None:
             continue
-        together = _held_out_error(first + second, target)
-        if together < _BETTER * errors[best]:
-            errors[f"{best} + {other}"] = together
-            return [best, other], errors
-    return [best], errors
+        few = sights[other][0].numel() <= _FEW
+        tried = {w: _held_out_error(first + w * w * second, target) for w in (_WEIGHTS if few else (1.0,))}
+        weight = min(tried, key=tried.__getitem__)
+        if tried[weight] < (_BESIDE if few else _BETTER) * errors[best]:
+            errors[f"{best} + {other}"] = tried[weight]
+            return Chosen({best: 1.0, other: _relative(sights, best, other) * weight}, errors)
+    return Chosen({best: 1.0}, errors)
+
+
+def _relative(sights: dict[str, Tensor], best: str, other: str) -> float:
+    """What makes columns of two sights of different width weigh as much as each other, as their Gram matrices do."""
+    return float((sights[best][0].numel() / sights[other][0].numel()) ** 0.5)
 
 
 def _gram(features: Tensor) -> Tensor | None:
@@ -150,6 +182,12 @@ def _gram(features: Tensor) -> Tensor | None:
     gram = columns @ columns.T
     level = gram.diagonal().mean()
     return gram / level if level > 0 else None
+
+
+def held_out_error(features: Tensor, images: Tensor) -> float:
+    """Least mean squared error of pictures read from features by ridge; infinite when nothing moves."""
+    gram = _gram(features)
+    return float("inf") if gram is None else _held_out_error(gram, widened(images).flatten(1))
 
 
 def _held_out_error(gram: Tensor, target: Tensor) -> float:

@@ -50,7 +50,7 @@ def distilled(
     with progress.stage("student", epochs) as bar:
         for epoch in range(epochs):
             order = torch.randperm(len(images), generator=seeds.generator(seed, "order", epoch)).to(images.device)
-            total = 0.0
+            losses: list[tuple[Tensor, int]] = []
             for index in order.split(_BATCH):
                 if len(index) < 2:  # batch normalisation needs two
                     continue
@@ -60,8 +60,10 @@ def distilled(
                 sgd.zero_grad()
                 loss.backward()
                 sgd.step()
-                total += float(loss.detach()) * len(index)
+                losses.append((loss.detach(), len(index)))
             halving.step()
+            values = torch.stack([loss for loss, _ in losses]).tolist() if losses else []
+            total = sum(value * size for value, (_, size) in zip(values, losses, strict=True))
             curve.append(total / len(images))
             bar.advance(1, divergence=curve[-1])
     return student.eval().requires_grad_(False), curve

@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from leakscope.attacks._affine import Affine, fit_affine
 from leakscope.attacks._release import PublicReleases
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.chunks import fitting
 from leakscope.core.devices import widened
+from leakscope.core.metering import forward_only
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
@@ -225,8 +227,9 @@ class _Watch:
 @torch.no_grad()
 def _coded(encoder: nn.Module, pictures: Tensor) -> tuple[list[SparseCoding], list[Tensor]]:
     """The sparse layers before the cut, first to last, and their codes of the pictures."""
+    size = fitting(forward_only(encoder), pictures[:1], most=_CHUNK)
     with _Watch(encoder) as watch:
-        for part in pictures.split(_CHUNK):
+        for part in pictures.split(size):
             encoder(part)
     return list(watch.codes), [torch.cat(parts) for parts in watch.codes.values()]
 

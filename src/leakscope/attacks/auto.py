@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from leakscope.attacks._campaign import CHUNK, ENOUGH, Campaign, Effort, Refinement
+from leakscope.attacks._campaign import ENOUGH, Campaign, Effort, Refinement, at_once
 from leakscope.attacks._correction import Correction, Size
 from leakscope.attacks._expectation import learn_release
 from leakscope.attacks._linear import Linear
@@ -29,7 +29,7 @@ _EFFORTS: dict[str, Effort] = {
 }
 
 
-@ATTACKS.register("auto", revision=2)
+@ATTACKS.register("auto", revision=3)
 @dataclass(frozen=True)
 class Auto(Attack):
     """Does what the threat allows, cheapest first, and keeps what helps on pictures of its own.
@@ -130,8 +130,8 @@ class Auto(Attack):
 def _guessed(view: View, tensors: dict[str, Tensor], plan: dict[str, Any], z: Tensor) -> Tensor:
     """Linear picture and correction for one observation of every victim, in batches as the server gets them."""
     readers = {
-        name: Reader(tensors[f"sight{number}.center"], tensors[f"sight{number}.scale"])
-        for number, name in enumerate(plan["sights"])
+        name: Reader(tensors[f"sight{number}.center"], tensors[f"sight{number}.scale"], weight)
+        for number, (name, weight) in enumerate(plan["sights"].items())
     }
     named = {name.removeprefix("linear."): tensor for name, tensor in tensors.items() if name.startswith("linear.")}
     eyes = Eyes(view, readers, Reader(tensors["front.center"], tensors["front.scale"]), Linear(named))
@@ -142,7 +142,9 @@ def _guessed(view: View, tensors: dict[str, Tensor], plan: dict[str, Any], z: Te
         weights = {name.removeprefix("net."): tensor for name, tensor in tensors.items() if name.startswith("net.")}
         network.load_state_dict(weights)
     bounds = (plan["bounds"][0], plan["bounds"][1])
-    return torch.cat([corrected(network, *eyes(chunk), plan["unit"], bounds) for chunk in z.split(CHUNK)])
+    return torch.cat(
+        [corrected(network, *eyes(chunk), plan["unit"], bounds) for chunk in z.split(at_once(view, z[:1]))]
+    )
 
 
 def _expected(error: float, refinement: Refinement | None) -> float:

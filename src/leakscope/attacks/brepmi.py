@@ -26,6 +26,7 @@ _INSIDE = 0.75  # the radius grows when the sum of ±1 over a sphere is above th
 _START_BOUND = 1.0  # latents are clipped to it when looking for a first member of a class
 _BOUND = 1.5  # and to this when moving
 _LONGEST_STEP = 3.0
+_AHEAD = 16  # rounds whose draws an accelerator fetches at once
 _LARGEST = 1e3  # a target that answers the same everywhere would widen the sphere for ever
 
 
@@ -80,8 +81,10 @@ class Brepmi(ClassAttack):
         walk = Walk(z, torch.full((len(z),), self.radius, device=z.device), reached & (self.steps > 0))
         with progress.stage("brepmi", self.steps) as bar:
             while asked.affords(walk, self.points):
+                if len(walk.curve) % _AHEAD == 0:  # rows that have ended draw too, and never miss it
+                    draws.ahead(_AHEAD, (self.points, z.shape[1]))
                 walk.round(lambda z, index: asked.labels(z) == rows[index], draws, self.points, self.steps)
-                bar.advance(1, radius=float(walk.radius.mean()), active=float(walk.active.sum()))
+                bar.advance(1, radius=walk.curve[-1], active=walk.left)
         return Reconstruction(
             asked.pictures(walk.z),
             Diagnostics(
@@ -110,30 +113,38 @@ class Walk:
     active: Tensor
     curve: list[float] = field(default_factory=list)
     waited: Tensor = field(init=False)
+    left: float = field(init=False)  # active rows
+    _rows: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
+        self._rows = self.active.nonzero().squeeze(1)
+        self.left = float(len(self._rows))
         self.waited = torch.zeros_like(self.active, dtype=torch.int64)
 
     def round(self, inside: Inside, draws: ClassDraws, points: int, patience: int) -> None:
         """One sphere for each active row: it grows, or its centre moves away from the points outside."""
-        rows = self.active.nonzero().squeeze(1)
+        if self.left != len(self._rows):  # rows only ever end: as many are the same ones
+            self._rows = self.active.nonzero().squeeze(1)
+        rows = self._rows
         u = F.normalize(draws.normal(points, self.z.shape[1], rows=rows), dim=2)
         radius = self.radius[rows]
         sphere = self.z[rows, None] + radius[:, None, None] * u
         within = inside(sphere.flatten(0, 1), rows.repeat_interleave(points)).view(-1, points)
         grows = (2 * within.sum(1) - points) > _INSIDE * points
-        self.radius[rows[grows]] *= _GROWTH
+        self.radius[rows] = torch.where(grows, radius * _GROWTH, radius)
         self.waited[rows] = torch.where(grows, 0, self.waited[rows] + 1)
 
-        moving = rows[~grows]
-        repulsion = -(u * ~within[..., None]).mean(1)[~grows]
-        step = (radius[~grows] / 3).clamp_max(_LONGEST_STEP)
+        kept = (~grows).nonzero().squeeze(1)
+        moving = rows[kept]
+        repulsion = -(u * ~within[..., None]).mean(1)[kept]
+        step = (radius[kept] / 3).clamp_max(_LONGEST_STEP)
         moved = (self.z[moving] + step[:, None] * repulsion).clamp(-_BOUND, _BOUND)
         if len(moving):
             stays = inside(moved, moving)
-            self.z[moving[stays]] = moved[stays]
+            self.z[moving] = torch.where(stays[:, None], moved, self.z[moving])
         self.active &= (self.waited < patience) & (self.radius < _LARGEST)
-        self.curve.append(float(self.radius.mean()))
+        mean, self.left = torch.stack([self.radius.mean(), self.active.sum().to(self.radius)]).tolist()
+        self.curve.append(mean)
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ class _Asked:
 
     def affords(self, walk: Walk, points: int) -> bool:
         """Whether a row is active, and another round within the budget."""
-        return 0 < int(walk.active.sum()) * (points + 1) <= self.view.budget.left
+        return 0 < int(walk.left) * (points + 1) <= self.view.budget.left
 
     def labels(self, z: Tensor) -> Tensor:
         return torch.cat([self.view.labels(self.generator.decode(part)) for part in z.split(_BATCH)])
@@ -175,7 +186,7 @@ class _Asked:
             order = found[:, None] + hits.cumsum(1) - 1  # how many of the class came before
             mine = hits & (order == place[:, None])
             now = mine.any(1)
-            z[now] = latents[mine[now].int().argmax(1)]
+            z = torch.where(now[:, None], latents[mine.int().argmax(1)], z)
             reached |= now
             found += hits.sum(1)
         return z, reached

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -12,7 +12,9 @@ from leakscope.attacks._decoders import Capacity, unfit
 from leakscope.attacks._losses import LOSSES
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
+from leakscope.core.spec import LATER
 from leakscope.core.threat import Access, View
+from leakscope.nn.precision import Precision
 
 
 @ATTACKS.register("decoder")
@@ -48,6 +50,8 @@ class TrainedDecoder(Attack):
     weight_decay: float = 1e-4
     validation: float = 0.1
     patience: int = 4
+    precision: Precision = field(default="float32", metadata=LATER)  # of training, where the device has it
+    compiled: bool = field(default=False, metadata=LATER)  # train by torch.compile
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.QUERY})
     averages_noise: ClassVar[bool] = True
@@ -57,7 +61,8 @@ class TrainedDecoder(Attack):
 
     def _course(self) -> Course:
         return Course(
-            self.steps, self.batch, self.learning_rate, self.weight_decay, self.validation, self.patience
+            self.steps, self.batch, self.learning_rate, self.weight_decay, self.validation, self.patience,
+            self.precision, self.compiled,
         )  # fmt: skip
 
     def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -16,8 +16,11 @@ from leakscope.attacks._release import PublicReleases, channel_statistics, child
 from leakscope.core import seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.model import SplitModel
+from leakscope.core.spec import LATER
 from leakscope.core.threat import Access, View
 from leakscope.nn.adversarial import LOSSES
+from leakscope.nn.precision import Precision
+from leakscope.nn.weights import moved
 
 _SMALLEST = 8  # pixels a side: below, there is no texture to judge
 _PROBES = 128  # pictures from which the release is learnt
@@ -56,6 +59,7 @@ class DecoderGAN(Attack):
     judge_rate: float = 2e-3  # of the discriminator
     validation: float = 0.1
     patience: int = 4
+    precision: Precision = field(default="float32", metadata=LATER)  # of training, where the device has it
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.QUERY, Access.ENCODER})
     averages_noise: ClassVar[bool] = True
@@ -70,7 +74,9 @@ class DecoderGAN(Attack):
             raise ValueError("judge_rate must be positive, such as 0.002")
 
     def _course(self) -> Course:
-        return Course(self.steps, self.batch, self.learning_rate, 1e-4, self.validation, self.patience)
+        return Course(
+            self.steps, self.batch, self.learning_rate, 1e-4, self.validation, self.patience, self.precision
+        )  # fmt: skip
 
     def unsuited(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
         if min(image_shape[1:]) < _SMALLEST:
@@ -88,7 +94,7 @@ class DecoderGAN(Attack):
             _, deviation = channel_statistics(clean)
             seed = int(torch.randint(2**31, (1,), generator=rng, device=rng.device))
             with seeds.ambient(seed, "discriminator"):
-                discriminator = Discriminator(view.image_shape[0]).to(view.device)
+                discriminator = moved(Discriminator(view.image_shape[0]), view.device)
             return _Contest(self, encoder, release, deviation, discriminator)
 
         return learn(view, Network(self.front, self.capacity), self._course(), F.l1_loss, contest, rng)

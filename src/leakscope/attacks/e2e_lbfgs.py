@@ -8,24 +8,33 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from leakscope.attacks._memory import at_once
 from leakscope.attacks._observed import checked_features, explainable, release_error
 from leakscope.attacks._pictures import PictureSpace
 from leakscope.attacks._release import child
 from leakscope.attacks.peeling.chain import Block, Chain
 from leakscope.attacks.peeling.invert import invert
-from leakscope.attacks.peeling.krylov import cgls, norm
+from leakscope.attacks.peeling.krylov import norm
 from leakscope.attacks.peeling.lbfgs import minimise
-from leakscope.attacks.peeling.pieces import Products, Smooth
+from leakscope.attacks.peeling.pieces import Smooth
+from leakscope.attacks.peeling.shortcuts import has_shortcuts
 from leakscope.attacks.peeling.take_apart import take_apart
+from leakscope.attacks.peeling.whole import Whole, measured_scale
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.chunks import in_chunks
 from leakscope.core.errors import UsageError
+from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, Encoder, View
 from leakscope.nn.curves import mean_of_finite, thinned
 
 _CHUNK = 16
+_BURST = 50  # iterations between two looks at what every row has gained
+_EARLY, _LATE = 0.15, 0.05  # a burst that gains a smaller share ends a stage for a row; of the last stage
 _GREYS = (0.75, 0.25)  # further starts: light and dark
-_STUCK = 0.05  # relative fit after the first stage that calls for another start
+_STUCK = 0.05  # relative fit after the first stage that calls for another start …
+_LEFT = 3e-3  # … and at the end, where features outnumber pixels
+_PRODUCTS = 200  # of the Jacobian in a Newton step: few steps with many gain more than many with few
 _ODD = 1.0  # relative fit worse than explaining nothing
 
 
@@ -36,37 +45,46 @@ class Fitted:
     images: Tensor
     fit: Tensor  # n, ‖F(x) − y‖ / ‖y‖
     curve: list[float]
+    restarted: int = 0  # rows that were begun again at the end
 
 
-@ATTACKS.register("e2e-lbfgs")
+@ATTACKS.register("e2e-lbfgs", revision=2)
 @dataclass(frozen=True)
 class EndToEnd(Attack):
     """Finds the smooth picture whose features match, through the whole network at once.
 
     min_z s ‖F(½ + ¼ (Lap + ε)^{−1/2} z) − y‖² + λ ‖z‖²
 
-    by L-BFGS, with s such that the mean of JᵀJ is one, and λ lowered in stages. Trailing blocks that keep
-    the dimension are first peeled off exactly. Pictures that explain little after the first stage are
-    started again from light and dark grey. Where features outnumber pixels, Gauss–Newton steps with CG
-    finish the last digits; where a release is noisy, λ is the most likely one for that noise, s σ²/τ²
-    with τ² the mean square of z in natural pictures, and nothing is peeled.
+    by L-BFGS, with s such that the mean of JᵀJ is one, and λ lowered in stages; a picture leaves a stage when
+    `_BURST` iterations gain little, so that `iterations` is only the most that all stages may take. Then Newton
+    steps on the sign pattern (`peeling.whole`), at most `gauss_newton` of them, follow until one gains little.
+    Trailing blocks that keep the dimension are first peeled off exactly. Pictures that explain little after the first
+    stage are started again from light and dark grey, and those that at the end leave features unexplained, although
+    these outnumber the pixels, from other starts. Where a release is noisy, λ is the most likely one for that noise,
+    s σ²/τ² with τ² the mean square of z in natural pictures, and nothing is peeled.
 
     The objective is that of Mahendran and Vedaldi (2015) with a quadratic prior; the rest is ours
     (`docs/`, study B5).
     """
 
-    iterations: int = 300
+    iterations: int = 120
     memory: int = 20
     epsilon: float = 0.2
     chroma: float = 0.7
-    prior_weights: tuple[float, ...] = (1e-3, 1e-4, 1e-5)
-    gauss_newton: int = 1
+    prior_weights: tuple[float, ...] = (1e-3, 1e-5, 1e-7)
+    gauss_newton: int = 5
+    restarts: bool = True
     peel_trailing: bool = True
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.ENCODER, Access.FEATURES})
     white_box: ClassVar[bool] = True
     #: E‖F(x) + noise − y‖² is ‖F(x) − y‖² and a constant: for noise that is added, the mean is taken exactly.
     averages_noise: ClassVar[bool] = True
+
+    def redundant(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
+        if has_shortcuts(split, image_shape):
+            return None
+        return "the encoder has no shortcuts: auto and search solve the same problem with a better prior"
 
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.memory < 1 or self.gauss_newton < 0:
@@ -88,15 +106,20 @@ class EndToEnd(Attack):
             chain = Chain(whole, ())
         noise = release_error(view, rng)
         peeled: list[str] = []
-        fits, images, curves = [], [], []
-        for y in features.split(_CHUNK):
+        fits, images, curves, restarted = [], [], [], 0
+
+        def fitted(y: Tensor) -> tuple[Chain, Fitted]:
             shorter, target = (chain, y) if noise > 0 or not self.peel_trailing else _peel_trailing(chain, y)
+            return shorter, self.fit(shorter, target, view.image_shape, child(rng, view.device), noise)
+
+        size = at_once(view, _CHUNK, kept=2 * self.memory + 20)
+        for shorter, found in in_chunks(fitted, features, size=size, what="e2e-lbfgs", rngs=(rng,)):
             peeled = [block.name for block in chain.blocks[len(shorter.blocks) :]]
-            found = self.fit(shorter, target, view.image_shape, child(rng, view.device), noise)
             images.append(found.images.clamp(0, 1))
             fits.append(found.fit)
             curves.append(found.curve)
-        fit = torch.cat(fits)
+            restarted += found.restarted
+        fit = torch.cat(fits).cpu()  # looked at below, more than once
         length = max(len(curve) for curve in curves)
         padded = [curve + curve[-1:] * (length - len(curve)) for curve in curves]
         diagnosed = Diagnostics(
@@ -109,6 +132,7 @@ class EndToEnd(Attack):
                 "worst_fit": float(fit.max()) if bool(fit.isfinite().all()) else None,
                 "release_error": noise,
                 "peeled": peeled,
+                "restarted": restarted,
             },
         )
         return Reconstruction(torch.cat(images), diagnosed)
@@ -119,92 +143,93 @@ class EndToEnd(Attack):
         """Pictures whose features under `network` are y."""
         space = PictureSpace(image_shape, self.epsilon, self.chroma, y)
         size = image_shape[0] * image_shape[1] * image_shape[2]
-        problem = _Objective(network, y, space, _scale(network, y, space, size, rng))
+        problem = Whole(network, y, space, measured_scale(network, space, y, rng))
         weights = self.prior_weights
         if noise > 0:
-            likely = problem.scale * noise**2 / _natural_energy(space)
-            weights = tuple(max(weight, likely) for weight in weights)
-        share = -(-self.iterations // len(weights))
+            likely = problem.scale * noise**2 / natural_energy(space)
+            weights = tuple(dict.fromkeys(max(weight, likely) for weight in weights))
         z = 0.1 * torch.randn(len(y), size, generator=rng, dtype=y.dtype, device=y.device)
         curve: list[float] = []
-        for stage, weight in enumerate(weights):
-            objective = replace(problem, weight=weight)
-            minimum = minimise(objective, z, iterations=share, memory=self.memory)
-            z = minimum.x
-            if stage == 0:
-                z = self._other_starts(objective, z, share)
-            curve += [objective.relative(value) for value in minimum.curve]
-        if noise == 0 and y[0].numel() >= size:
-            for _ in range(self.gauss_newton):
-                z = replace(problem, weight=weights[-1] / 10).gauss_newton(z)
+        exact = noise == 0 and y[0].numel() >= size
+        z = self._solved(problem, z, weights, curve, exact=exact)
+        stuck = self._stuck(problem, z) if exact and self.restarts else z.new_empty(0, dtype=torch.int64)
+        if len(stuck):
+            z[stuck] = self._begun_again(problem.take(stuck), z[stuck], weights, rng)
         images = space.pixels(z)
         left = norm(network(images) - y) / norm(y).clamp_min(torch.finfo(y.dtype).tiny)
         usable = images.flatten(1).isfinite().all(1)
         images = torch.where(usable[:, None, None, None], images, 0.5)
-        return Fitted(images, torch.where(usable, left, torch.inf), curve)
+        return Fitted(images, torch.where(usable, left, torch.inf), curve, len(stuck))
 
-    def _other_starts(self, objective: _Objective, z: Tensor, share: int) -> Tensor:
+    def _solved(
+        self, problem: Whole, z: Tensor, weights: tuple[float, ...], curve: list[float], *, exact: bool
+    ) -> Tensor:
+        """All stages from one start; `curve` grows."""
+        left, energy = self.iterations, problem.energy()
+        for stage, weight in enumerate(weights):
+            objective, last = replace(problem, weight=weight), stage == len(weights) - 1
+            most = left if last else max(1, min(left, self.iterations // len(weights)))
+            z, values = self._settled(objective, z, most, _LATE if last else _EARLY)
+            left -= len(values)
+            curve += [value / energy for value in values]
+            if stage == 0:
+                z = self._other_starts(objective, z, most)
+            if left <= 0:
+                break
+        weight = weights[-1] / 10 if exact else weights[-1]
+        return replace(problem, weight=weight).newton(z, steps=self.gauss_newton, products=_PRODUCTS)
+
+    def _settled(self, objective: Whole, z: Tensor, most: int, gain: float) -> tuple[Tensor, list[float]]:
+        """L-BFGS in bursts on the rows that the last burst gained something for; the mean value after each step."""
+        if z.device.type != "cpu":  # every look makes an accelerator wait
+            minimum = minimise(objective, z, iterations=most, memory=self.memory)
+            return minimum.x, minimum.curve[1:]
+        z, rows, values = z.clone(), torch.arange(len(z)), list[float]()
+        before = torch.full((len(z),), torch.inf, dtype=z.dtype)
+        while len(values) < most and len(rows):
+            part = objective.take(rows)
+            minimum = minimise(part, z[rows], iterations=min(_BURST, most - len(values)), memory=self.memory)
+            if len(minimum.curve) == 1:
+                break
+            z[rows] = minimum.x
+            values += minimum.curve[1:]
+            going = minimum.value < (1 - gain) * before[rows]
+            before[rows] = minimum.value
+            rows = rows[going]
+        return z, values
+
+    def _other_starts(self, objective: Whole, z: Tensor, most: int) -> Tensor:
         """Light and dark starts for the rows that are stuck; the best of the three by objective."""
         stuck = (objective.misfit(z) > _STUCK).nonzero().flatten()
         if len(stuck) == 0:
             return z
-        part = replace(objective, y=objective.y[stuck])
-        best = minimise(part, z[stuck], iterations=0, memory=1)
-        x, value = best.x, best.value
+        part = objective.take(stuck)
+        x, value = z[stuck], part.value(z[stuck]).nan_to_num(torch.inf)
         for grey in _GREYS:
             start = part.space.coordinates(torch.full_like(part.space.pixels(x), grey))
-            other = minimise(part, start, iterations=share, memory=self.memory)
+            other = minimise(part, start, iterations=min(most, 2 * _BURST), memory=self.memory)
             better = other.value < value
             x, value = torch.where(better[:, None], other.x, x), torch.minimum(other.value, value)
         z = z.clone()
         z[stuck] = x
         return z
 
+    def _stuck(self, problem: Whole, z: Tensor) -> Tensor:
+        """Rows whose features stay unexplained though there is a picture that explains them."""
+        return (~(problem.misfit(z) <= _LEFT)).nonzero().flatten()
 
-@dataclass(frozen=True)
-class _Objective:
-    """s‖F(x(z)) − y‖² + λ‖z‖² of every row, with its gradient."""
-
-    network: Chain
-    y: Tensor
-    space: PictureSpace
-    scale: float
-    weight: float = 0.0
-
-    def __call__(self, z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        features, jacobian = self.network.linearise(self.space.pixels(z))
-        gap = features - self.y[index]
-        value = self.scale * gap.flatten(1).square().sum(1) + self.weight * z.square().sum(1)
-        gradient = self.space.adjoint(jacobian.adjoint(2 * self.scale * gap)) + 2 * self.weight * z
-        return value, gradient
-
-    def relative(self, value: float) -> float:
-        """An objective over the energy of the features, comparable between stages."""
-        return value / max(self.scale * float(self.y.flatten(1).square().sum(1).mean()), 1e-30)
-
-    def misfit(self, z: Tensor) -> Tensor:
-        return norm(self.network(self.space.pixels(z)) - self.y) / norm(self.y).clamp_min(1e-30)
-
-    def gauss_newton(self, z: Tensor) -> Tensor:
-        """One step of the linearised problem by CG; rows it does not improve stay."""
-        features, jacobian = self.network.linearise(self.space.pixels(z))
-        root = self.scale**0.5
-        products = Products(
-            lambda v: root * jacobian.forward(self.space.linear(v)),
-            lambda u: self.space.adjoint(jacobian.adjoint(root * u)),
-        )
-        gap = root * (self.y - features)
-        step = cgls(products, gap, iterations=40, tolerance=1e-4, damping=self.weight, offset=z)
-        index = torch.arange(len(z), device=z.device)
-        before, _ = self(z, index)
-        best, value = z, before
-        for length in (1.0, 0.5, 0.25):
-            trial = z + length * step
-            renewed, _ = self(trial, index)
-            better = renewed < value
-            best, value = torch.where(better[:, None], trial, best), torch.minimum(renewed, value)
-            if bool((value < before).all()):
-                break
+    def _begun_again(self, problem: Whole, z: Tensor, weights: tuple[float, ...], rng: torch.Generator) -> Tensor:
+        """Every row from its own picture made smooth, from light and dark grey and from noise; the best fit stays."""
+        blurred = z * problem.space.low_pass()
+        greys = [problem.space.coordinates(torch.full_like(problem.space.pixels(z), grey)) for grey in _GREYS]
+        noise = torch.randn(z.shape, generator=rng, dtype=z.dtype, device=z.device)
+        starts = torch.stack([blurred, *greys, noise])
+        again = torch.arange(len(z), device=z.device).repeat(len(starts))
+        many = problem.take(again)
+        found = self._solved(many, starts.flatten(0, 1), weights, [], exact=True)
+        misfits = torch.cat([problem.misfit(z)[None], many.misfit(found).view(len(starts), -1)]).nan_to_num(torch.inf)
+        choices = torch.cat([z[None], found.view(starts.shape)])
+        best: Tensor = choices[misfits.argmin(0), torch.arange(len(z), device=z.device)]
         return best
 
 
@@ -224,16 +249,7 @@ def _peel_trailing(chain: Chain, y: Tensor) -> tuple[Chain, Tensor]:
     return chain, y
 
 
-def _scale(network: Chain, y: Tensor, space: PictureSpace, size: int, rng: torch.Generator) -> float:
-    """One over the mean diagonal of JᵀJ, per quarter of the pixel range, at a smooth random picture."""
-    z = torch.randn(1, size, generator=rng, dtype=y.dtype, device=y.device)
-    _, jacobian = network.linearise(space.pixels(z))
-    probe = torch.randn(1, *space.shape, generator=rng, dtype=y.dtype, device=y.device)
-    gain = float(jacobian.forward(0.25 * probe).square().sum() / probe.square().sum())
-    return 1 / gain if gain > 0 else 1.0
-
-
-def _natural_energy(space: PictureSpace) -> float:
+def natural_energy(space: PictureSpace) -> float:
     """The mean square of z for pictures whose pixel values and neighbour differences are natural.
 
     Pixels of standard deviation ¼ whose neighbours correlate as 0.95^distance.

@@ -10,9 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from leakscope.attacks._memory import at_once
 from leakscope.attacks._observed import checked_features
 from leakscope.attacks._release import child
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.chunks import in_chunks
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 from leakscope.nn.curves import mean_curve, mean_where_finite
@@ -56,7 +58,11 @@ class EmbeddingInversion(Attack):
         del prepared
         noise = child(rng, view.device)
         features = checked_features(view, seen, "embedding")
-        parts = [self.invert(view.encoder, chunk, view.image_shape, noise) for chunk in features.split(_CHUNK)]
+        solved = in_chunks(
+            lambda chunk: self.invert(view.encoder, chunk, view.image_shape, noise),
+            features, size=at_once(view, _CHUNK, kept=8), what="embedding", rngs=(noise,),
+        )  # fmt: skip
+        parts = list(solved)
         images = torch.cat([images for images, _, _ in parts])
         finite = torch.cat([finite for _, finite, _ in parts])
         curve = mean_curve([curve for _, _, curve in parts])

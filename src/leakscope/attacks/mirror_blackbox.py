@@ -123,16 +123,16 @@ class _Herd:
         count, width = w.shape[1] - 1, w.shape[2]
         share = fitness.softmax(1)
         # Inverse transform: a uniform number falls into the stretch of the parent it draws.
-        chance = draws.uniform(2, count, rows=rows)
+        chance, crossed, changed, away = draws.uniforms(((2, count), *[(count, width)] * 3), rows)
         parents = torch.searchsorted(share.cumsum(1)[:, None].expand(-1, 2, -1).contiguous(), chance)
         parents = parents.clamp_max(w.shape[1] - 1)
         first, second = (w.gather(1, parents[:, i, :, None].expand(-1, -1, width)) for i in (0, 1))
         better, worse = (share.gather(1, parents[:, i]) for i in (0, 1))
         from_first = (better / (better + worse).clamp_min(1e-30))[..., None]
-        child = torch.where(draws.uniform(count, width, rows=rows) < from_first, first, second)
+        child = torch.where(crossed < from_first, first, second)
         p = to_p(self.generator, child)
-        mutated = draws.uniform(count, width, rows=rows) < self.settings.mutation
-        shift = _STEP * self.deviation * (2 * draws.uniform(count, width, rows=rows) - 1)
+        mutated = changed < self.settings.mutation
+        shift = _STEP * self.deviation * (2 * away - 1)
         return from_p(self.generator, torch.where(mutated, p + shift, p)).clamp(*self.box)
 
     def _fitness(self, w: Tensor, classes: Tensor) -> Tensor:

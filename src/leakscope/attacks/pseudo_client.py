@@ -15,8 +15,10 @@ from leakscope.attacks._spectrum import Spectrum
 from leakscope.core import progress, seeds
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.devices import widened
+from leakscope.core.residence import resident, rows_of
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, ThreatModel, View
+from leakscope.nn.weights import moved
 
 _STRENGTHS = (1e-2, 1e-1, 1.0, 10.0)
 _ALONE = 1.0  # the strength when there is no second shadow to choose it by
@@ -78,7 +80,7 @@ class PseudoClient(Attack):
         for _ in range(self.shadows):
             own = child(rng, view.device)
             with seeds.ambient(own.initial_seed(), "shadow"):
-                shadow = Shadow(view.image_shape, shape).to(view.device)
+                shadow = moved(Shadow(view.image_shape, shape), view.device)
             curves.append(self._match(shadow, likeness, view.public.images, own))
             with torch.no_grad():
                 readings.append(torch.cat([shadow(part, own) for part in pictures.split(256)]))
@@ -97,13 +99,14 @@ class PseudoClient(Attack):
         if self.steps == 0:
             return []
         device = likeness.seen.device
+        public = resident(public, device)
         optimizer = torch.optim.Adam(shadow.parameters(), self.learning_rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=self.steps + 1)
         losses = []
         with progress.stage("shadow", self.steps) as bar:
             for _ in range(self.steps):
                 index = torch.randint(len(public), (self.batch,), generator=rng, device=rng.device)
-                loss = likeness(shadow(public[index.to(public.device)].to(device), rng))
+                loss = likeness(shadow(rows_of(public, index, device), rng))
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(shadow.parameters(), 1.0)
@@ -111,7 +114,9 @@ class PseudoClient(Attack):
                 schedule.step()
                 losses.append(loss.detach())
                 bar.advance()
-        return [float(part.mean()) for part in torch.stack(losses).tensor_split(min(_LOOKS, self.steps))]
+        means = [part.mean() for part in torch.stack(losses).tensor_split(min(_LOOKS, self.steps))]
+        curve: list[float] = torch.stack(means).tolist()
+        return curve
 
 
 class _Decoder:

@@ -11,15 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks._expectation import Expected, ReleaseModel, learn_release
+from leakscope.attacks._memory import at_once
 from leakscope.attacks._release import child
 from leakscope.attacks.peeling.lbfgs import Minimum, Objective, minimise
 from leakscope.core import progress
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
+from leakscope.core.chunks import in_chunks
 from leakscope.core.results import Diagnostics
 from leakscope.core.spec import LATER
 from leakscope.core.threat import Access, View
+from leakscope.nn.curves import mean_where_finite
 
-_CHUNK = 64  # pictures searched at once
+_CHUNK = 64  # pictures searched at once, if they fit
+_KEPT = 60  # picture-sized tensors of an L-BFGS search: 20 pairs, and what a line search holds
 _PROBES = 32  # pictures on which the release is studied
 _LEAST_TV = 3e-3  # decides among the many pictures that fit when features are few; elsewhere it still leaves 60 dB
 _NATURAL_TV = 0.02  # mean squared pixel difference when no public picture tells better
@@ -89,9 +93,14 @@ class Search(Attack):
 
         parts = []
         with progress.stage("search", len(seen)) as bar:
-            for chunk in seen.features.split(_CHUNK):
-                parts.append(self._search(view, chunk, model, rng, low, high))
-                bar.advance(len(chunk))
+            size = at_once(view, _CHUNK, kept=_KEPT)
+            found = in_chunks(
+                lambda chunk: self._search(view, chunk, model, rng, low, high),
+                seen.features, size=size, what="search", rngs=(rng,),
+            )  # fmt: skip
+            for part in found:
+                parts.append(part)
+                bar.advance(len(part[0]))
         images = torch.cat([images for images, _, _, _ in parts])
         value = torch.cat([value for _, value, _, _ in parts])
         curves = torch.tensor([_lengthened(curve, self.steps + 1) for _, _, curve, _ in parts])
@@ -120,6 +129,7 @@ class Search(Attack):
             center,
             self,
             self._tv_weight(view, seen, model),
+            self.tv > 0 if self.tv is not None else self.distance == "normalised" or model.noise > 0,
         )
         first = center.expand(len(seen), *view.image_shape)
         zero = _no_gradient(view, first, seen, rng)
@@ -162,6 +172,7 @@ class _Problem:
     center: Tensor
     settings: Search
     tv: Tensor  # one weight, or one per image
+    smooths: bool  # whether any of them is above zero
 
     def __call__(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         images = x.detach().reshape(len(x), *self.center.shape[1:]).requires_grad_()
@@ -178,7 +189,7 @@ class _Problem:
         value = DISTANCES[settings.distance]((expected * informative).flatten(1) - seen, seen)
         scale = 1.0 if settings.distance in _SUMS else 1 / images[0].numel()
         tv = self.tv[rows] if self.tv.ndim else self.tv
-        if bool((self.tv > 0).any()):
+        if self.smooths:
             value = value + scale * tv * _total_variation(images, settings.tv_power)
         if settings.norm > 0:
             away = (images if settings.toward == "zero" else images - self.center).flatten(1).abs()
@@ -218,20 +229,21 @@ def _by_steps(build: Callable[[list[Tensor], float], torch.optim.Optimizer]) -> 
         optimizer = build([x], settings.learning_rate)
         rows = torch.arange(len(x), device=x.device)
         best_x, best_value = x.clone(), torch.full((len(x),), math.inf, device=x.device)
-        curve: list[float] = []
+        curve: list[Tensor] = []  # read at the end: an accelerator would wait for each value
         for step in range(settings.steps + 1):
             value, gradient = objective(x, rows)
             usable = value.isfinite() & gradient.isfinite().all(1)
             better = usable & (value < best_value)
-            best_x[better], best_value[better] = x[better], value[better]
-            finite = best_value[best_value.isfinite()]
-            curve.append(float(finite.mean()) if len(finite) else math.inf)
+            best_x = torch.where(better[:, None], x, best_x)
+            best_value = torch.where(better, value, best_value)
+            curve.append(mean_where_finite(best_value))
             if step < settings.steps:
-                x[~usable] = best_x[~usable]  # back to where it was last well
+                x.copy_(torch.where(usable[:, None], x, best_x))  # back to where it was last well
                 x.grad = torch.where(usable[:, None], gradient, 0.0)
                 optimizer.step()
                 x.clamp_(low, high)
-        return Minimum(best_x, best_value, curve, len(x) * (settings.steps + 1))
+        told = [math.inf if math.isnan(mean) else mean for mean in torch.stack(curve).tolist()]
+        return Minimum(best_x, best_value, told, len(x) * (settings.steps + 1))
 
     return run
 

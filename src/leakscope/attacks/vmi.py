@@ -82,6 +82,8 @@ class Vmi(ClassAttack):
         self, generator: Generator, target: WhiteBox, classes: Tensor, draws: ClassDraws, course: Course
     ) -> tuple[Tensor, Tensor]:
         layers, latent = generator.layers, generator.latent
+        wanted = Flows.drawn(latent, couplings=self.couplings, levels=self.levels, hidden=self.hidden)
+        draws.ahead(1, *((layers, *shape) for shape in wanted))
         flows = Flows(
             latent, couplings=self.couplings, levels=self.levels, hidden=self.hidden,
             normal=lambda *shape: draws.normal(layers, *shape).flatten(0, 1),
@@ -100,6 +102,7 @@ class Vmi(ClassAttack):
             miss = cross_entropy(target.scores(pictures), labels).view(len(classes), -1).mean(1)
             return pictures, miss.to(distance) + self.divergence * distance
 
+        draws.ahead(self.steps, (self.batch, latent))
         for _ in range(self.steps):
             with torch.enable_grad():
                 _, value = objective(draws.normal(self.batch, latent))

@@ -42,6 +42,6 @@ def level_of(shown: Shown) -> EvidenceReport:
                 ("a canary planted in the defended features found", shown.canary),
                 ("a larger budget, another start and more data do not help", shown.flat_budget),
             ],
-            "E3": [("an outside attack or a stated bound", shown.contested)],
+            "E3": [("an outside attack that rebuilds more than the label tells", shown.contested)],
         }
     )

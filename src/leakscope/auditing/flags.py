@@ -30,6 +30,10 @@ UNEVEN = (0.02, 0.9)
 FOLLOWS = 0.5
 #: What an attack must read beyond the label of such a release when no noise is there to stop it.
 UNREAD = 0.15
+#: Share of features that tell pictures apart which the server may do without.
+UNUSED = 0.3
+#: Where it can do without nearly all of them, attacks must read this much, not only more than the label.
+NEARLY_ALL, READ = 0.8, 0.5
 #: Share of released features that may be chaotic: more are a code, not features.
 CHAOTIC = 0.05
 #: Blocks a flag names; a failure spreads from the first to all that are peeled after it.
@@ -39,7 +43,7 @@ _NAMED = 3
 def still_improving(diagnostics: Diagnostics) -> bool:
     """Whether the curve improves by more than a tenth of its value over its last fifth.
 
-    An attack that has a stopping rule of its own is believed when it says that it stopped.
+    An attack with its own stopping rule counts as converged when that rule stopped it.
     """
     if diagnostics.converged is not None:
         return not diagnostics.converged
@@ -57,16 +61,20 @@ def with_flags(
     """The results of one target under one threat, each with every flag that it, its controls and its rivals raise."""
     against = _across(results)
     blind, linear = _blind(results), _only_linear(results)
-    unread = target.follows > FOLLOWS and _label_at_most(results, TIE if target.random_release else UNREAD)
+    label_only = _label_at_most(results, TIE if target.random_release else UNREAD)
+    unread, unused = target.follows > FOLLOWS and label_only, target.unused > UNUSED and label_only
+    unused |= target.unused > NEARLY_ALL and max((r.leak for r in results), default=1.0) < READ
     missed = target.server_leak is not None and target.server_leak > max((r.leak for r in results), default=1.0) + TIE
-    lost = target.has_use and collapsed(target.accuracy, twin_accuracy, len(target.classes))
+    lost = target.has_use and collapsed(
+        target.accuracy, twin_accuracy, len(target.classes) if target.utility is None else None
+    )
     flagged = []
     for result in results:
         where = f"{result.attack.label} on {target.defense.label} at {target.cut}, seed {result.seed}"
         raised = dict.fromkeys((*_own(result, target), *against[result.key]), where)
         raised |= {c.flag: c.where or c.attack for c in result.controls if c.flag is not None and not c.passed}
         place = f"{target.defense.label} at {target.cut}, seed {target.seed}"
-        shared = _of_target(result, target, blind=blind, linear=linear, missed=missed, unread=unread)
+        shared = _of_target(result, target, blind=blind, linear=linear, missed=missed, unread=unread, unused=unused)
         raised |= dict.fromkeys(shared, place)
         if lost:
             raised[FlagId.ACCURACY_COLLAPSED] = f"{target.defense.label} at {target.cut}"
@@ -96,7 +104,7 @@ def _only_linear(results: Sequence[AttackResult]) -> bool:
 
 
 def _of_target(
-    result: AttackResult, target: TargetRecord, *, blind: bool, linear: bool, missed: bool, unread: bool
+    result: AttackResult, target: TargetRecord, *, blind: bool, linear: bool, missed: bool, unread: bool, unused: bool
 ) -> Iterable[FlagId]:
     """Flags of all results of a target."""
     if blind:
@@ -109,6 +117,10 @@ def _of_target(
         yield FlagId.SERVER_SEES_MORE
     if unread:
         yield FlagId.UNREAD
+    if unused:
+        yield FlagId.UNUSED
+    if target.opaque:
+        yield FlagId.OPAQUE
     if target.unsteady:
         yield FlagId.UNSTEADY
     if UNEVEN[0] < target.told_apart < UNEVEN[1]:
@@ -147,7 +159,7 @@ def _own(result: AttackResult, target: TargetRecord) -> Iterable[FlagId]:
 
 
 def _failure(result: AttackResult) -> FlagId | None:
-    """The flag of an attack that did not explain all the features it was given, if nothing stands in for it."""
+    """The flag of an attack whose result does not explain its features, if no other attack on the target does."""
     found = result.diagnostics
     if found.unexplained is None:
         return None
@@ -193,8 +205,8 @@ def _with_blocks(flag: FlagId, where: str, found: Diagnostics) -> str:
     return f"{where}, {'block' if len(blocks) == 1 else 'blocks'} {shown}"
 
 
-def collapsed(accuracy: float | None, twin: float | None, classes: int) -> bool:
-    """Whether a target lost its use: near chance, or far below its undefended twin."""
+def collapsed(accuracy: float | None, twin: float | None, classes: int | None) -> bool:
+    """Whether a target lost its use: near chance (where there are classes), or far below its undefended twin."""
     if accuracy is None:
         return False
-    return accuracy < 1.5 / classes or (twin is not None and accuracy < twin - COLLAPSE)
+    return (classes is not None and accuracy < 1.5 / classes) or (twin is not None and accuracy < twin - COLLAPSE)

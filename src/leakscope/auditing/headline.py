@@ -1,4 +1,4 @@
-"""What one target, and one defence over its seeds, gives away at most: the strongest attack, fairly chosen."""
+"""The largest leak of one target, and of one defence over its seeds: the strongest attack, corrected for its choice."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from leakscope.core.results import Direction, Flag, Summary
 from leakscope.core.words import CONTROLS_FAILED, LEVELS, Verdict
 from leakscope.stats.exposure import victims_needed
 
-_GATE = re.compile(r"^\s*([\w\[\]-]+)\s*(<=|>=|<|>)\s*(-?[\d.]+(?:e-?\d+)?)\s*(?:at\s+(E[0-3]))?\s*$", re.IGNORECASE)
+_GATE = re.compile(
+    r"^\s*([\w\[\]-]+)\s*(<=|>=|<|>)\s*(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)\s*(?:at\s+(E[0-3]))?\s*$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,15 @@ class Gate:
         return cls(text.strip(), metric, below, float(limit), level.upper() if level else None)
 
     def value(self, summary: Summary) -> float:
-        """The pessimistic end of the interval: a pass must not hang on luck."""
+        """The pessimistic end of the interval, so that a pass does not depend on chance."""
         return summary.high if self.below else summary.low
 
     def holds(self, value: float) -> bool:
         return value <= self.limit if self.below else value >= self.limit
 
 
+#: Scores under one key may differ by so much between machines and numbers of threads (5e-6 was measured).
+ROUNDING = 1e-5
 #: The share of victims whose own picture was rebuilt almost whole: a gate may name it like a metric.
 EXPOSED = "exposed"
 
@@ -110,7 +114,7 @@ def judge(
     gate: Gate | None,
     found: str,
 ) -> Judgement:
-    """One verdict. A found leak fails whatever the flags; a clean pass needs all of them quiet.
+    """One verdict. A leak that was found fails whatever the flags; a pass needs that no flag blocks.
 
     What has a defence is judged; undefended twins are there to compare with. A limit that only the cautious end
     of an interval passes was not shown to be broken: too few victims were attacked to tell. `found` is the
@@ -135,24 +139,36 @@ def judge(
     broken = [reading for reading in readings if not gate.holds(reading.value)]
     held = gate.holds(where.cautious)
     needed = None if held or broken else where.needed(gate)
+    near = _rounding(gate, readings)
     report = GateReport(
         gate.text, gate.metric, gate.limit, gate.level, where.cautious, held, where.name, needed
     )  # fmt: skip
     if broken:
         sentence = f"{said}: more than the limit {gate.text} allows ({where.value:.3g})."
-        return Judgement(Verdict.FAIL, sentence, blocking, report)
+        return Judgement(Verdict.FAIL, sentence, blocking + near, report)
     if not held:
         more = f"; about {needed} victims would decide it" if needed else ""
         reach = f"its interval reaches {where.cautious:.3g}{more}."
         sentence = f"{said}: {where.value:.3g} lies within the limit {gate.text}, but {reach}"
-        return Judgement(Verdict.INCONCLUSIVE, sentence, blocking, report)
+        return Judgement(Verdict.INCONCLUSIVE, sentence, blocking + near, report)
     kept = f"The limit {gate.text} was not exceeded, but"
     if blocking:
         return Judgement(Verdict.INCONCLUSIVE, f"{kept} the attacks cannot be relied on.", blocking, report)
     if gate.level is not None and LEVELS.index(reached.level) < LEVELS.index(gate.level):
         sentence = f"{kept} the evidence is {reached.level}, not {gate.level}."
         return Judgement(Verdict.INCONCLUSIVE, sentence, reached.missing, report)
-    return Judgement(Verdict.PASS, f"{said}: within the limit {gate.text} ({where.cautious:.3g}).", (), report)
+    return Judgement(Verdict.PASS, f"{said}: within the limit {gate.text} ({where.cautious:.3g}).", near, report)
+
+
+def _rounding(gate: Gate, readings: Sequence[_Reading]) -> tuple[str, ...]:
+    """A word where another number of threads could have decided otherwise."""
+    distance = min(abs(value - gate.limit) for own in readings for value in (own.value, own.cautious))
+    if distance > ROUNDING * max(1.0, abs(gate.limit)):
+        return ()
+    return (
+        f"what was measured lies within {ROUNDING:g} of the limit {gate.text}: another machine or number of threads "
+        "rounds otherwise, and may decide otherwise",
+    )
 
 
 def gravest(codes: Iterable[int]) -> int:

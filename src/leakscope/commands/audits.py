@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.auditing.verdict import gravest
-from leakscope.commands.settings import print_json
+from leakscope.commands.settings import print_json, use_threads
 from leakscope.core.errors import UsageError
+from leakscope.core.escaping import terminal
 from leakscope.core.results import to_json
-from leakscope.experiments.audit import Audit
 from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.folder import require_writable, write_folder
 from leakscope.experiments.plan import Plan
 from leakscope.experiments.workplace import Workplace
@@ -24,7 +26,7 @@ from leakscope.terminal import following, print_audit
 
 @dataclass(frozen=True)
 class Manner:
-    """How a run shows itself and how much it does at a time."""
+    """Output and parallelism of a run."""
 
     command: str
     quiet: bool = False
@@ -50,7 +52,7 @@ def run_plans(
     from leakscope.data.split_index import write_index
 
     require_writable(out)
-    labour = Labour(_workers(plans, place, manner), manner.threads or 1)
+    labour = shares(plans, place.device.type, manner.workers, manner.threads)
     with following(quiet=manner.quiet):
         audits = run_audits(list(plans.values()), place, command=manner.command, labour=labour)
     finished = dict(zip(plans, audits, strict=True))
@@ -64,7 +66,7 @@ def run_plans(
     if study is not None:
         runs = studies.Runs({name: studies.Run(audit, plans[name], place.store) for name, audit in finished.items()})
         page = studies.write_study(study, runs, results or out)
-        sys.stderr.write(f"results: {page}\n")
+        sys.stderr.write(terminal(f"results: {page}") + "\n")
     return finished
 
 
@@ -76,14 +78,41 @@ def told(finished: Mapping[str, Audit], as_json: bool) -> int:
     return gravest(audit.exit_code for audit in finished.values())
 
 
-def _workers(plans: Mapping[str, Plan], place: Workplace, manner: Manner) -> int | None:
-    """As many as asked for; unasked, one per core for class attacks on a processor: long jobs that share little."""
-    if manner.workers is not None or place.device.type != "cpu":
-        return manner.workers
-    from leakscope.runners.machine import usable_cores
+#: Pixels that are looked at (in training, and by attacks that learn) from which on a second process is worth starting.
+LARGE = 10**7
+#: How often an attack that learns looks at a public picture, roughly.
+LOOKS = 10
+#: Bytes that a worker may need: torch, pictures, a network and an attack on it.
+ROOM = 3 << 29
 
-    room = usable_cores() // (manner.threads or 1)
-    return room if room > 1 and any(plan.scene.goal.long_jobs for plan in plans.values()) else None
+
+def shares(plans: Mapping[str, Plan], device: str, workers: int | None, threads: int | None) -> Labour:
+    """Who does the work: as asked; unasked, on a processor, single-threaded workers before threads.
+
+    Two processes of one thread each never wait for each other, and beside busy neighbours each gets its share; two
+    threads wait for the slower one at every operation. Where one process does it all, it takes no more threads than
+    there are free cores, and one for small work, in which threads cost more than they bring.
+    """
+    if workers is not None or device != "cpu":
+        return Labour(workers, threads or 1)
+    from leakscope.core.memory import available
+    from leakscope.runners.machine import free_cores, usable_cores
+
+    large = any(plan.scene.goal.long_jobs or pixels_looked_at(plan) >= LARGE for plan in plans.values())
+    jobs = sum(plan.results for plan in plans.values())
+    several = min(usable_cores() // (threads or 1), jobs, int(available() // ROOM))
+    if large and several > 1:
+        return Labour(several, threads or 1)
+    if threads is None:
+        use_threads(min(free_cores(), usable_cores()) if large else 1)
+    return Labour(None, threads or 1)
+
+
+def pixels_looked_at(plan: Plan) -> int:
+    """How large the work is, roughly: by what one target and one attack on it read."""
+    splits = plan.scene.splits
+    pictures = plan.config.training.epochs * len(splits.private) + LOOKS * len(splits.public)
+    return pictures * math.prod(splits.private.shape)
 
 
 def require_study(config: AuditConfig, name: str) -> studies.Study:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leakscope.commands.settings import print_json, settings_of
+from leakscope.commands.settings import print_json, require_count, say, settings_of
 from leakscope.core.errors import UsageError
 from leakscope.options import (
     RUN,
+    AllowCode,
     DataRoot,
     Device,
     DryRun,
@@ -37,6 +38,7 @@ def bench(
     data_root: DataRoot = None,
     scale: Scale = None,
     set_: Set = None,
+    allow_code: AllowCode = False,
     runner: Annotated[RunnerName, option("--runner", help="Where jobs run.", panel=RUN)] = RunnerName.pool,
     workers: Annotated[
         int | None, option("--workers", help="Jobs at a time.  [one per core or GPU]", panel=RUN)
@@ -67,14 +69,17 @@ def bench(
     from leakscope.runners.status import describe_expectation, expectation
     from leakscope.store import Store
 
+    require_count("--threads", threads)
+    require_count("--workers", workers)
     kept = Store(store)
-    planned = plan_bench(grid, settings_of({"base.data_root": data_root and str(data_root)}, set_), scale, kept)
+    typed = settings_of({"base.data_root": data_root and str(data_root)}, set_)
+    planned = plan_bench(grid, typed, scale, kept, allow_code=allow_code)
     if dry_run:
         shown = expectation(planned, kept, workers or max(1, usable_cores() // threads))
         if json_:
             print_json(asdict(shown))
         else:
-            typer.echo("\n".join(describe_expectation(shown)))
+            say("\n".join(describe_expectation(shown)))
         return 0
     # Asked to end (a shutdown, a batch system): end the workers too, as for Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -99,10 +104,10 @@ def _told(planned: Bench, schedule: Schedule, store: Store, as_json: bool) -> in
         print_json({"grid": planned.key, "counts": schedule.counts, "failures": wrong, "results": rows})
     else:
         for line in strongest(planned, schedule, store):
-            typer.echo(line)
+            say(line)
         for failure in failed:
-            typer.echo(f"failed: {failure.title}: {failure.error} (leakscope show {failure.key[:8]})")
-        typer.echo(f"{planned.name}: {schedule.sentence}; store {store.root}")
+            say(f"failed: {failure.title}: {failure.error} (leakscope show {failure.key[:8]})")
+        say(f"{planned.name}: {schedule.sentence}; store {store.root}")
     return 3 if failed else 0 if schedule.finished else 4
 
 

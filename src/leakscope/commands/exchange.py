@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from leakscope.commands.settings import say
 from leakscope.options import (
     RUN,
+    AllowCode,
     Config,
     Cut,
     Data,
@@ -43,6 +45,7 @@ def export(
         Path | None, option("--audit", help="A folder of `audit --out` whose verdict the card quotes.", panel=RUN)
     ] = None,
     store: StorePath = Path("runs/store"),
+    allow_code: AllowCode = False,
     quiet: Quiet = False,
 ) -> int:
     """Write a target as a folder that `--model path:FOLDER` loads, and the Hugging Face hub takes.
@@ -61,9 +64,9 @@ def export(
 
     if not store.is_dir():
         raise UsageError(f"no store at {store}; give it with --store")
-    written = export_target(Store(store), key, out, weights=weights, audit=audit)
+    written = export_target(Store(store), key, out, weights=weights, audit=audit, allow_code=allow_code)
     if not quiet:
-        typer.echo(str(written))
+        say(str(written))
     return 0
 
 
@@ -84,6 +87,7 @@ def submit(
     victims: Victims = None,
     scale: Scale = None,
     set_: Set = None,
+    allow_code: AllowCode = False,
     seed: Seed = None,
     device: Device = "auto",
     store: StorePath = Path("runs/store"),
@@ -105,7 +109,7 @@ def submit(
 
     described = Card.read(card)
     plan = plan_of(
-        config, scale, set_, threads,
+        config, scale, set_, threads, allow_code,
         data=data, data_root=data_root, resize=resize, model=model, weights=weights, cuts=cut, defenses=defense,
         victims=victims, seeds=seed, **{"training.epochs": epochs},
     )  # fmt: skip

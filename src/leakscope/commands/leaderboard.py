@@ -18,7 +18,7 @@ _TEXTS = {"md": leaderboard_markdown, "tex": leaderboard_latex, "csv": leaderboa
 def write_leaderboard(
     store: Path, group: Group, metric: str, filters: list[str], form: str, out: Path | None
 ) -> Path | str:
-    """The path of what was written, or the text itself when nobody said where to."""
+    """The path of the written file, or the text itself if no path was given."""
     wanted = parse_filters(filters)
     if not store.is_dir():
         raise UsageError(f"no store at {store}; give it with --store")

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from leakscope.commands.settings import say
 from leakscope.core.errors import UsageError
+from leakscope.core.escaping import terminal
 from leakscope.options import BOARD, Format, GroupName, Quiet, StorePath, option
 
 
@@ -44,9 +46,9 @@ def report(
 
         written = write_leaderboard(store, group.value, metric, filter_ or [], form.value, out)
         if isinstance(written, str):
-            sys.stdout.write(written)
+            sys.stdout.write(terminal(written))
         elif not quiet:
-            typer.echo(str(written))
+            say(str(written))
         return 0
     if filter_ or out is not None or form is not Format.html or metric != "leak":
         raise UsageError("--filter, --metric, --format and --out belong to a leaderboard; add --group defense")
@@ -54,7 +56,7 @@ def report(
 
     for path in write(folder):
         if not quiet:
-            typer.echo(str(path))
+            say(str(path))
     return 0
 
 
@@ -77,7 +79,7 @@ def blind(
 
     if answers is not None:
         found = score_blind(folder / "blind-key.json", answers)
-        typer.echo(
+        say(
             f"{found.first} was chosen over {found.second} in {found.chosen} of {found.answers} "
             f"({found.share:.0%}, 95 % interval {found.low:.0%} to {found.high:.0%})"
         )
@@ -85,5 +87,5 @@ def blind(
     if first is None or second is None:
         raise UsageError("name two results to compare by the beginnings of their keys, or give --answers")
     for path in write_blind(folder, first, second, folder, seed=seed):
-        typer.echo(str(path))
+        say(str(path))
     return 0

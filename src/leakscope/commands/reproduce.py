@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leakscope.commands.settings import say
 from leakscope.options import (
     RUN,
     DataRoot,
@@ -35,8 +36,13 @@ def reproduce(
         bool, option("--list", help="Every table and figure of the papers: covered, or why not.", panel=RUN)
     ] = False,
     scale: Annotated[
-        ReproductionScale, option("--scale", help="small: two cores, about an hour; paper: its own sizes.", panel=RUN)
-    ] = ReproductionScale.small,
+        ReproductionScale | None,
+        option(
+            "--scale",
+            help="small: a rehearsal; trial: what our pages show; paper: its own sizes.  [trial, where there is one]",
+            panel=RUN,
+        ),
+    ] = None,
     data_root: DataRoot = None,
     set_: Set = None,
     device: Device = "auto",
@@ -63,31 +69,30 @@ def reproduce(
     if list_ or name is None:
         return print_coverage(json_) if list_ else print_names()
     entry = reproduction(name)
-    path, wanted = entry.protocol(name, scale.value)
+    size = scale.value if scale is not None else entry.usual_scale
+    path, wanted = entry.protocol(name, size)
 
     from leakscope.commands.audits import Manner, require_study, run_plans
-    from leakscope.commands.settings import settings_of, show_plans, work_at
+    from leakscope.commands.settings import settings_of, show_plans, use_threads, work_at
     from leakscope.experiments.config import AuditConfig
     from leakscope.experiments.plan import make_plans
-    from leakscope.studies.study import part_name, read_part
+    from leakscope.studies.study import part_name, read_page
 
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    use_threads(threads, workers)
     configs = AuditConfig.read_all(path, settings_of({"data_root": data_root}, set_), wanted)
     first = next(iter(configs.values()))
     study = require_study(first, name)
     plans = make_plans(configs)
     if dry_run:
-        return show_plans(plans, json_)
+        return show_plans(plans, json_, store, device)
     out = out or Path("runs") / name
     results = first.results if first.results is not None and first.results.parent.is_dir() else out
     command = shlex.join(["leakscope", *sys.argv[1:]])
     manner = Manner(command, quiet=quiet or json_, silent=True, workers=workers, threads=threads)
     run_plans(plans, work_at(store, device), out, manner, study, results)
-    part = read_part(results / study.kind_name / f"{part_name(study, next(iter(plans.values())))}.json")
-    return print_part(name, entry, scale.value, part, json_)
+    wanted_part = part_name(study, next(iter(plans.values())))
+    part = next(part for part in read_page(results / study.kind_name) if part.part == wanted_part)
+    return print_part(name, entry, size, part, json_)
 
 
 def print_part(name: str, entry: Reproduction, scale: str, part: Part, json_: bool) -> int:
@@ -108,7 +113,7 @@ def print_names() -> int:
     from leakscope.studies.reproductions import listed
 
     for name, entry in listed().reproductions.items():
-        typer.echo(f"{name:20} {', '.join(entry.tables)}: {entry.what} ({entry.source})")
+        say(f"{name:20} {', '.join(entry.tables)}: {entry.what} ({entry.source})")
     return 0
 
 
@@ -124,9 +129,9 @@ def print_coverage(json_: bool) -> int:
         return 0
     for name, own in found.items():
         told = f"{sum(each.covered for each in own)} of {len(own)} covered"
-        typer.echo(f"{paper(name).short}: {told} ({paper(name).source})")
+        say(f"{paper(name).short}: {told} ({paper(name).source})")
         for each in own:
-            typer.echo(f"  {each.number:12} {'covered    ' if each.covered else 'not covered'}  {each.told}")
+            say(f"  {each.number:12} {'covered    ' if each.covered else 'not covered'}  {each.told}")
     return 0
 
 
@@ -134,9 +139,13 @@ def print_reproduction(name: str, entry: Reproduction, scale: str, part: Part) -
     """Published beside obtained with a verdict on each row, then claim by claim what came out."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from leakscope.core.escaping import terminal
+    from leakscope.core.words import Ruled
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(f"{name} at scale {scale}: {entry.what}\n{entry.source}", markup=False)
+    console.print(Text(terminal(f"{name} at scale {scale}: {entry.what}\n{entry.source}")))
     rows = entry.rows(part)
     if rows:
         table = Table(box=None, pad_edge=False)
@@ -147,11 +156,13 @@ def print_reproduction(name: str, entry: Reproduction, scale: str, part: Part) -
             known = found is not None and found.low is not None and found.high is not None
             interval = f"{found.low:.3g} to {found.high:.3g}" if found is not None and known else ""
             obtained = "not run" if found is None else f"{found.value:.4g}"
-            table.add_row(row.table, row.row, row.metric, f"{row.published:.4g}", obtained, interval, row.verdict)
+            cells = (row.table, row.row, row.metric, f"{row.published:.4g}", obtained, interval, row.verdict)
+            table.add_row(*(Text(terminal(cell)) for cell in cells))
         console.print(table)
     else:
         console.print("No published figures of these tables are about these data; its claims are judged.")
     for claim in part.claims:
-        console.print(f"{claim.verdict.value:13}  {claim.statement}: {claim.reason}", markup=False, soft_wrap=True)
+        told = f"{claim.verdict.value:13}  {claim.statement}: {claim.reason}"
+        console.print(Text(terminal(told)), soft_wrap=True)
     if not part.claims:
-        console.print("cannot tell: of every claim one side was not run.")
+        console.print(f"{Ruled.CANNOT_TELL}: of every claim one side was not run.")

@@ -1,4 +1,4 @@
-"""`leakscope store`: what takes room, what may go, what is damaged, where it lies."""
+"""`leakscope store`: sizes, deletion, damage and location of entries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leakscope.commands.settings import print_json
+from leakscope.commands.settings import print_json, say
 from leakscope.core.errors import UsageError
 from leakscope.options import RUN, DryRun, Json, StorePath, option
 
@@ -37,8 +37,8 @@ def size(store: StorePath = Path("runs/store"), json_: Json = False) -> int:
         print_json([asdict(room) for room in found])
         return 0
     for room in found:
-        typer.echo(f"{room.kind:12} {room.entries:>7} entries {_size(room.bytes):>14}")
-    typer.echo(f"{'all':12} {sum(r.entries for r in found):>7} entries {_size(sum(r.bytes for r in found)):>14}")
+        say(f"{room.kind:12} {room.entries:>7} entries {_size(room.bytes):>14}")
+    say(f"{'all':12} {sum(r.entries for r in found):>7} entries {_size(sum(r.bytes for r in found)):>14}")
     return 0
 
 
@@ -62,21 +62,21 @@ def prune(
     place = _opened(store)
     chosen = care.prunable(place, kind or (), older)
     if dry_run:
-        typer.echo(f"{len(chosen)} entries would go")
+        say(f"{len(chosen)} entries would go")
         return 0
-    typer.echo(f"{len(chosen)} entries gone, {_size(care.prune(place, chosen))} free")
+    say(f"{len(chosen)} entries gone, {_size(care.prune(place, chosen))} free")
     return 0
 
 
 @store_app.command()
 def verify(store: StorePath = Path("runs/store")) -> int:
-    """Read every entry; exit code 3 if one is damaged."""
-    from leakscope.store.care import damaged
+    """Compare every file with its hash, and change nothing; exit code 3 if one is damaged."""
+    from leakscope.store import verify as look
 
-    found = list(damaged(_opened(store)))
+    found = list(look(_opened(store)))
     for problem in found:
-        typer.echo(problem)
-    typer.echo(f"{len(found)} damaged" if found else "all entries can be read")
+        say(problem)
+    say(f"{len(found)} damaged" if found else "all entries are as they were written")
     return 3 if found else 0
 
 
@@ -85,9 +85,9 @@ def move(
     to: Annotated[Path, typer.Argument(help="The new folder.")],
     store: StorePath = Path("runs/store"),
 ) -> int:
-    """Take the store elsewhere, when nobody works in it."""
+    """Move the store to another folder, when no run uses it."""
     from leakscope.store.care import move as take
 
     take(_opened(store), to)
-    typer.echo(f"the store is at {to} now; give --store {to}, or set LEAKSCOPE_STORE")
+    say(f"the store is at {to} now; give --store {to}, or set LEAKSCOPE_STORE")
     return 0

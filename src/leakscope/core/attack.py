@@ -84,6 +84,10 @@ class Attack(ABC):
         """Why a suite leaves this attack out although it could run: others do better with what is granted."""
         return None
 
+    def redundant(self, split: SplitModel, image_shape: tuple[int, int, int]) -> str | None:
+        """Why a suite leaves this attack out on a network although it could run: others do better there."""
+        return None
+
     def longer(self) -> Attack | None:
         """The same attack with a larger budget; None: it has none to enlarge."""
         steps = getattr(self, "steps", None)

@@ -19,7 +19,7 @@ _TAIL = len(_MARK) + 64 + 1
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write `state` (tensors, numbers, text, lists and tables of them); a power cut leaves the old or the new."""
+    """Write `state` (tensors, numbers, text, lists and tables of them); the file is replaced atomically."""
     import torch
 
     buffer = io.BytesIO()
@@ -30,7 +30,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path, device: Any = "cpu") -> dict[str, Any] | None:
-    """What `save_checkpoint` wrote; None when there is nothing, or it was damaged and is thrown away with a word."""
+    """What `save_checkpoint` wrote; None if there is no file. A damaged one is deleted with a warning."""
     import torch
 
     try:
@@ -51,7 +51,7 @@ def load_checkpoint(path: Path, device: Any = "cpu") -> dict[str, Any] | None:
 
 
 def checkpoint_problem(path: Path) -> str | None:
-    """What is wrong with a file in a scratch folder; one that we did not write is not judged."""
+    """What is wrong with a file in a scratch folder; files that Leakscope did not write are ignored."""
     if path.name.startswith("."):  # being written
         return None
     try:

@@ -14,7 +14,7 @@ def ensure_torchvision() -> None:
     """Make `import torchvision` (and timm, which imports it) work; call before either.
 
     torchvision registers fake kernels for `nms` and `qnms` on import, which fails when its compiled
-    extension did not load. A declaration without a kernel cures it: nothing here calls them.
+    extension did not load. Declaring the operators without a kernel is enough, because nothing here calls them.
     """
     if "torchvision" in sys.modules:
         return

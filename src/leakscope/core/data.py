@@ -61,6 +61,15 @@ class ImageSet:
         return whole.hexdigest()[:24]
 
 
+#: The classes of pictures that have none.
+UNLABELLED = ("picture",)
+
+
+def without_labels(data: ImageSet) -> ImageSet:
+    """The pictures, all of one class."""
+    return replace(data, labels=torch.zeros_like(data.labels), classes=UNLABELLED)
+
+
 @runtime_checkable
 class Dataset(Protocol):
     """A named source of pictures; a frozen dataclass registered in `DATASETS`."""
@@ -97,7 +106,7 @@ class Splits:
         return self.public if whose == "own" else self.private
 
     def require_disjoint_images(self) -> None:
-        """Refuse splits that share a picture: an attacker who owns the answer proves nothing."""
+        """Refuse splits that share a picture: an attack that already has the answer is no evidence."""
         seen: dict[str, str] = {}
         for name in ("private", "heldout", "public"):
             part: ImageSet = getattr(self, name)

@@ -75,7 +75,7 @@ class Defense:
         return aux.parameters()
 
     def before_epoch(self, split: SplitModel, aux: nn.Module, data: ImageSet, epoch: int) -> None:
-        """Once an epoch: put frozen normalisation in eval mode, refit clusters."""
+        """Once per epoch: put frozen normalisation in eval mode, refit clusters."""
 
     def penalty(self, step: Step) -> Tensor | None:
         """Extra loss, or None; with its weight at zero it must be None."""

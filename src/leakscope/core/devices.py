@@ -14,8 +14,12 @@ kept comes back by `brought(tensor, device)`, to where `widened` puts what it me
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor
+
+from leakscope.core.memory import available
 
 
 def has_float64(device: torch.device) -> bool:
@@ -37,3 +41,32 @@ def widened(x: Tensor) -> Tensor:
     if x.device.type != "cpu" and not has_float64(x.device):
         x = x.cpu()
     return x.double()
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes that can still be taken on a device: what it reports itself, else what this process can take."""
+    if device.type == "cpu":
+        return available()
+    module = getattr(torch, device.type, None)
+    with suppress(RuntimeError, AttributeError, TypeError, NotImplementedError):
+        free, _ = module.mem_get_info(device)  # type: ignore[union-attr]
+        # What torch holds without using it is free for this process.
+        held = module.memory_reserved(device) - module.memory_allocated(device)  # type: ignore[union-attr]
+        return int(free + held)
+    with suppress(RuntimeError, AttributeError, TypeError):
+        most, used = module.recommended_max_memory(), module.driver_allocated_memory()  # type: ignore[union-attr]
+        return max(0, int(most - used))
+    return available()
+
+
+#: A loop that may end early makes an accelerator wait about so often, however many steps it may take.
+_LOOKS = 3
+
+
+def look_every(device: torch.device, steps: int, looks: int = _LOOKS) -> int:
+    """After how many steps a loop of at most `steps` looks whether it may end: each one on the CPU, where it is free.
+
+    On an accelerator every look waits until all work handed over so far is done. Loops are therefore written so that
+    further steps change nothing once they may end, and look `looks` times in all.
+    """
+    return 1 if device.type == "cpu" else max(1, -(-steps // looks))

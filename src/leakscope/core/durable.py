@@ -1,4 +1,4 @@
-"""Writing so that a power cut leaves the old file or the new one, never half of either."""
+"""Atomic, synced writes: after a power cut a file is the old one or the new one, complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Put `content` at `path`; readers and power cuts meet the old content or the new one."""
+    """Put `content` at `path`; readers, also after a power cut, see the old or the new content, complete."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         write_synced(temporary, content)

@@ -7,19 +7,31 @@ import unicodedata
 from collections.abc import Iterable
 
 
-class UsageError(Exception):
-    """Something the user asked for cannot be done; the message says what to do instead.
+class OneLine(Exception):
+    """An error that is told in one line, whatever names of files and fields it quotes.
 
-    One line, whatever names of files and fields it quotes: a line break or an escape sequence in one of them is
-    shown, not obeyed.
+    A line break or an escape sequence in one of them is printed as its escape code.
     """
 
     def __str__(self) -> str:
         return one_line(super().__str__())
 
 
+class UsageError(OneLine):
+    """Something the user asked for cannot be done; the message says what to do instead. Exit code 2."""
+
+
+class RunFailed(OneLine):
+    """Something broke while it ran, in code or on a machine that is not ours: one line, and exit code 3."""
+
+
+def ended_by(error: SystemExit) -> RunFailed:
+    """What is said when code of the user's would have ended the process."""
+    return RunFailed(f"the code of a network or method raised SystemExit({error.code!r}); take that call out")
+
+
 def one_line(text: str) -> str:
-    """`text` with every sign that breaks a line, steers a terminal or is not seen written as its escape."""
+    """`text` with line breaks, terminal control characters and invisible characters written as escape codes."""
     if text.isprintable():
         return text
     return "".join(sign.encode("unicode_escape").decode() if _hidden(sign) else sign for sign in text)

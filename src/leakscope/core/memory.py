@@ -1,4 +1,4 @@
-"""Memory planned before it is taken: a size that cannot fit is one line, not a killed process."""
+"""Memory is checked before it is allocated: too large a size gives a one-line error, not a killed process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = 1 << 40
 
 
 def available() -> int:
-    """Bytes that this process can still take: what is free here, within the limits it runs under."""
+    """Bytes that this process can still allocate: free memory, within its limits (cgroup, ulimit)."""
     rooms = [_UNKNOWN]
     with suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -39,25 +39,31 @@ def require_room(size: int, what: str, remedy: str) -> None:
     """Refuse to begin what needs more than `size` bytes when there are fewer."""
     there = available()
     if size > there:
-        raise UsageError(f"{what} needs {_said(size)} of memory and {_said(there)} are free; {remedy}")
+        raise UsageError(f"{what} needs {said(size)} of memory and {said(there)} are free; {remedy}")
 
 
 @contextmanager
 def allocating(what: str, remedy: str) -> Iterator[None]:
-    """An allocation that fails inside becomes one line."""
+    """Turns a failed allocation inside this block into a one-line error."""
     try:
         yield
-    except MemoryError:
-        raise UsageError(f"{what} does not fit into memory; {remedy}") from None
-    except (RuntimeError, OverflowError, TypeError) as error:
-        # torch has no error of its own for memory of the processor, nor for sizes that overflow
-        text = str(error).lower()
-        if not any(sign in text for sign in ("allocate memory", "out of memory", "overflow")):
+    except (MemoryError, RuntimeError, OverflowError, TypeError) as error:
+        if not is_shortage(error):
             raise
         raise UsageError(f"{what} does not fit into memory; {remedy}") from None
 
 
-def _said(size: int) -> str:
+def is_shortage(error: BaseException) -> bool:
+    """Whether memory is what was wanting; torch has no error of its own for that of the processor."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | OverflowError | TypeError)
+        and any(sign in text for sign in ("allocate memory", "out of memory", "overflow"))
+    )
+
+
+def said(size: int) -> str:
+    """Bytes as people read them."""
     number = float(size)
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if number < 1000:

@@ -1,4 +1,4 @@
-"""Metrics: one number for each image, averaged once and elsewhere."""
+"""Metrics: one number per image; averaging happens elsewhere."""
 
 from __future__ import annotations
 

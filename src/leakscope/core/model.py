@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from leakscope.core.calls import calling
 from leakscope.core.defense import Defense
 from leakscope.core.errors import UsageError, unknown
+from leakscope.core.watching import LARGEST_SHOWN, Overheard, Watched, thinned
 
 
 class Normalize(nn.Module):
@@ -51,7 +52,7 @@ _SCORES = ("logits", "scores", "out", "output")
 def scores_of(output: Any) -> Any:
     """The scores in what a network returns: a tensor, `.logits` of a `ModelOutput`, one named so, the first of a tuple.
 
-    What holds none of these is returned as it is, and refused by whoever asked.
+    Anything else is returned unchanged; the caller refuses it.
     """
     if isinstance(output, Tensor):
         return output
@@ -64,90 +65,11 @@ def scores_of(output: Any) -> Any:
     return output
 
 
-class OneInput(nn.Module):
-    """A network of several inputs as one of pictures: all others are held fixed.
-
-    `before` are the inputs in front of the picture and `others` those given by name; a tensor has one row, which is
-    repeated for every picture. Layers are called `network.…`.
-    """
-
-    def __init__(self, network: nn.Module, *before: Any, **others: Any) -> None:
-        super().__init__()
-        self.network = network
-        self._before = tuple(self._kept(f"before{number}", value) for number, value in enumerate(before))
-        self._others = {name: self._kept(f"other_{name}", value) for name, value in others.items()}
-
-    def _kept(self, name: str, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if value.ndim == 0 or len(value) != 1:
-            raise UsageError(f"a fixed input has one row, to be repeated for every picture; not {tuple(value.shape)}")
-        self.register_buffer(name, value)
-        return _Buffer(name)
-
-    def forward(self, x: Tensor) -> Any:
-        def repeated(value: Any) -> Any:
-            if not isinstance(value, _Buffer):
-                return value
-            row = self.get_buffer(value.name)
-            return row.expand(len(x), *row.shape[1:])
-
-        before = [repeated(value) for value in self._before]
-        return self.network(*before, x, **{name: repeated(value) for name, value in self._others.items()})
-
-
-@dataclass(frozen=True)
-class _Buffer:
-    """A tensor that moves with its network, by name."""
-
-    name: str
-
-
 class _ReachedCut(Exception):
     """Stops a forward pass at the cut; the rest of the network is not computed."""
 
     def __init__(self, features: Tensor) -> None:
         self.features = features
-
-
-#: Numbers per picture that are kept of what functions behind the cut compute, beside the outputs of layers.
-_KEPT = 2**18
-#: Operations whose output is their input in another shape or type.
-_SAME = ("view", "reshape", "detach", "clone", "expand", "_to_copy", "alias", "unsqueeze", "squeeze", "permute")
-
-
-class _Watched(TorchDispatchMode):
-    """Keeps what every operation computes for a batch of `count` pictures, also where no layer shows it."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = count
-        self.on = False
-        self.number = 0
-        self.size = 0
-        self.kept: dict[str, Tensor] = {}
-        self.recent: dict[int, str] = {}  # places in memory of the last outputs
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        first = output[0] if isinstance(output, tuple | list) and output else output
-        name = str(func).split(".")[1] if "." in str(func) else str(func)
-        if self.on and isinstance(first, Tensor) and first.ndim > 1 and len(first) == self.count:
-            self.number += 1
-            numbers = first[0].numel() if len(first) else 0
-            fits = first.is_floating_point() and numbers > 1 and self.size + numbers <= _KEPT
-            if fits and not name.startswith(_SAME):
-                key = f"{name} {self.number}"
-                self.kept[key] = first.clone()
-                self.size += numbers
-                self.recent = {**dict(list(self.recent.items())[-3:]), first.data_ptr(): key}
-        return output
-
-    def shown(self, output: Tensor) -> None:
-        """A layer gave this output: what the operation inside it computed need not be kept twice."""
-        key = self.recent.pop(output.data_ptr(), None)
-        if key in self.kept:
-            self.size -= self.kept.pop(key)[0].numel()
 
 
 class SplitModel(nn.Module):
@@ -173,6 +95,7 @@ class SplitModel(nn.Module):
         self.cut = cut
         self.normalize = normalize if normalize is not None else nn.Identity()
         self.defense = defense if defense is not None else Defense()
+        self._shapes: dict[tuple[int, ...], tuple[int, ...]] = {}  # of pictures, and of the features they gave
 
     def _forward(self, x: Tensor, hook: Callable[[Tensor], Tensor]) -> Tensor:
         calls = 0
@@ -182,20 +105,41 @@ class SplitModel(nn.Module):
             calls += 1
             if calls > 1:
                 raise UsageError(f"layer {self.cut!r} runs more than once in a forward pass; cut elsewhere")
-            if not isinstance(output, Tensor):
-                raise UsageError(f"layer {self.cut!r} returns {type(output).__name__}, not a tensor; cut elsewhere")
-            return hook(output)
+            self._require_features(output, x)
+            if output.dtype in (torch.float32, torch.float64):
+                return hook(output)
+            # Features of lower precision are released, attacked and kept as float32, and go on as they were.
+            return hook(output.float()).to(output.dtype)
 
         handle = self.model.get_submodule(self.cut).register_forward_hook(at_cut)
         try:
-            scores = scores_of(self.model(self.normalize(x)))
+            with calling:
+                scores = scores_of(self.model(self.normalize(x)))
         finally:
             handle.remove()
         if calls == 0:
             raise UsageError(f"layer {self.cut!r} does not run in a forward pass; cut elsewhere")
-        if not isinstance(scores, Tensor) or scores.ndim != 2:
+        if not isinstance(scores, Tensor) or scores.ndim == 0 or len(scores) != len(x):
             raise UsageError("the network must return a tensor of scores, one row for each image")
-        return scores
+        return scores if scores.ndim == 2 else scores.reshape(len(x), -1)
+
+    def _require_features(self, output: Any, x: Tensor) -> None:
+        """Refuse what cannot be released for the pictures `x` one by one, or comes in another shape than before."""
+        count = len(x)
+        if not isinstance(output, Tensor):
+            raise UsageError(f"layer {self.cut!r} returns {type(output).__name__}, not a tensor; cut elsewhere")
+        if output.layout != torch.strided or not output.is_floating_point():
+            kind = f"{str(output.dtype).removeprefix('torch.')}, {str(output.layout).removeprefix('torch.')}"
+            raise UsageError(f"layer {self.cut!r} gives numbers that cannot be attacked ({kind}); cut elsewhere")
+        if output.ndim < 2 or len(output) != count or output[:1].numel() == 0:
+            shape = "×".join(map(str, output.shape)) or "one number"
+            raise UsageError(
+                f"layer {self.cut!r} gives {shape} for {count} pictures, not a row of features for each; cut elsewhere"
+            )
+        before = self._shapes.setdefault(tuple(x.shape[1:]), tuple(output.shape[1:]))
+        if before != output.shape[1:]:
+            now, then = ("×".join(map(str, shape)) for shape in (output.shape[1:], before))
+            raise UsageError(f"layer {self.cut!r} gives {now} features now and gave {then} before; cut elsewhere")
 
     def run(self, x: Tensor, rng: torch.Generator | None = None) -> Pass:
         """Features, release and scores of one forward pass."""
@@ -224,17 +168,17 @@ class SplitModel(nn.Module):
             return reached.features
         raise AssertionError("unreachable: _forward raises when the cut does not run")
 
-    def behind(self, x: Tensor, z: Tensor) -> dict[str, Tensor]:
+    def behind(self, x: Tensor, z: Tensor, names: Collection[str] | None = None) -> dict[str, Tensor]:
         """Outputs of the layers behind the cut when the features `z` come out of it, in the order of computation.
 
         Then what functions compute outside of any layer. Containers whose output is that of their last layer are
-        left out. `x` only starts the network; layers
-        that read what comes before the cut see it, not the pictures behind `z`.
+        left out, and so is what is not in `names`. Of large outputs some channels are kept. `x` only starts the
+        network; layers that read what comes before the cut see it, not the pictures behind `z`.
         """
         kept: dict[str, Tensor] = {}
         last: list[Tensor] = [z]
         reached = False
-        watched = _Watched(len(z))
+        watched = Watched(len(z))
 
         def at_cut(features: Tensor) -> Tensor:
             nonlocal reached
@@ -250,7 +194,8 @@ class SplitModel(nn.Module):
                     watched.shown(output)
                     # A copy: the next layer may work in place. A layer that runs again has its last output kept.
                     watched.on = False
-                    kept[name] = output.clone()
+                    if names is None or name in names:
+                        kept[name] = thinned(output, LARGEST_SHOWN).clone()
                     watched.on = True
 
             return keep
@@ -263,7 +208,21 @@ class SplitModel(nn.Module):
         finally:
             for handle in handles:
                 handle.remove()
-        return kept | watched.kept
+        functions = {name: output for name, output in watched.kept.items() if names is None or name in names}
+        return kept | functions
+
+    def overheard(self, x: Tensor, z: Tensor) -> list[Tensor]:
+        """Some numbers of every tensor computed behind the cut when the features `z` of one picture come out of it."""
+        listening = Overheard([*self.parameters(), *self.buffers()])
+
+        def at_cut(features: Tensor) -> Tensor:
+            sent = z.clone()
+            listening.on = True
+            return sent
+
+        with listening:
+            self._forward(x, at_cut)
+        return listening.heard
 
     def decide(self, z: Tensor, start: Tensor) -> Tensor:
         """Scores of the features `z` that a client sent.
@@ -391,7 +350,7 @@ def cuts(model: nn.Module, example: Tensor, normalize: nn.Module | None = None) 
     model.eval()
     try:
         x = example.detach().clone().requires_grad_()
-        with counter, torch.enable_grad():
+        with counter, torch.enable_grad(), calling:
             scores = scores_of(model(x if normalize is None else normalize(x)))
         total = max(counter.get_total_flops(), 1)
     finally:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -100,6 +100,19 @@ class Generator(nn.Module, ABC):
         """Pictures of styles: N×style, the same in every layer, or N×layers×style."""
         return self.decode(w[:, 0] if w.ndim == 3 else w)
 
+    @property
+    def blocks(self) -> int:
+        """Hidden maps between styles and picture that can be changed one by one; 0: none."""
+        return 0
+
+    def hidden(self, w: Tensor, block: int, changes: Mapping[int, Tensor]) -> Tensor:
+        """The hidden map of a block, N×c×h×w, when `changes` are added to those of the blocks before it."""
+        raise IndexError(f"this generator has {self.blocks} hidden maps, not {block + 1}")
+
+    def from_hidden(self, w: Tensor, changes: Mapping[int, Tensor]) -> Tensor:
+        """Pictures of styles, N×layers×style, with `changes` added to the hidden maps of some blocks."""
+        return self.from_style(w)
+
     @torch.no_grad()
     def pictures(self, count: int, rng: torch.Generator, batch: int = 128) -> Tensor:
         """Random pictures, count×C×H×W on the CPU: what FID and nearest-neighbour checks read."""
@@ -136,7 +149,7 @@ class Material:
     start: PriorState | None = None  # of the prior it `begins_with`
 
     def seed(self) -> int:
-        """One number of the generator, to name others by."""
+        """Draw a seed for child generators."""
         return int(torch.randint(2**31, (1,), generator=self.rng, device=self.rng.device))
 
 
@@ -154,7 +167,7 @@ class Prior(ABC):
 
     @property
     def begins_with(self) -> Prior | None:
-        """The prior whose state `fit` takes as `start`; fitted (and kept) once for all that share it."""
+        """The prior whose state `fit` takes as `start`; fitted once and cached for all priors that share it."""
         return None
 
     def require(self, shape: tuple[int, int, int]) -> None:

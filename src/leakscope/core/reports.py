@@ -36,7 +36,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class BlockRow:
-    """One residual block: how far what an attack takes it to have read is from what it read."""
+    """One residual block: the error of its input as the attack rebuilt it."""
 
     block: str
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Bound:
-    """What no attack on one noisy release can do better than, computed and not measured."""
+    """A computed lower bound on the error of every attack on one noisy release."""
 
     sigma: float
     entropy: float
@@ -79,7 +79,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class ExposedShare:
-    """How many victims' own pictures were rebuilt almost whole by any attack, and what that says of all others."""
+    """How many victims were rebuilt almost completely by any attack, and the upper bound on that share."""
 
     count: int
     victims: int
@@ -170,6 +170,16 @@ class ShownPictures:
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """Where the results come from: this run, or a store that others may have written to."""
+
+    results: int
+    found: int  # those that were in the store before this run
+    rescored: bool  # the scores of those were computed again from the stored reconstructions
+    signed: bool  # what was found is signed with the key of whoever runs this
+
+
+@dataclass(frozen=True)
 class AuditReport:
     """A finished audit: what audit.json holds."""
 
@@ -197,6 +207,7 @@ class AuditReport:
     controls: tuple[ControlReport, ...]
     flags: tuple[Flag, ...]
     pictures: Mapping[str, ShownPictures]
+    provenance: Provenance | None = None  # None: not kept by the version that wrote it
     schema: Literal["leakscope/audit/2"] = "leakscope/audit/2"
 
     def control(self, kind: Control) -> ControlReport:

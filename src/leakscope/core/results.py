@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -46,7 +47,7 @@ class Diagnostics:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def spent(self, *, queries: int, seconds: float, cpu_seconds: float) -> Diagnostics:
-        """The same with its price."""
+        """The same diagnostics with seconds, CPU seconds and queries filled in."""
         return replace(self, queries=queries, seconds=round(seconds, 3), cpu_seconds=round(cpu_seconds, 3))
 
     def as_json(self) -> Plain:
@@ -84,6 +85,12 @@ class MetricInfo:
     unavailable: str | None = None  # why it was not computed
 
 
+#: The setting by which people call a network that has no name of its own.
+_NAMED_BY = {
+    "file": "path", "path": "path", "pt2": "path", "onnx": "path", "given": "layers", "asked": "name", "http": "url",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Method:
     """A method as it was configured; `label` is for people, `kinds` and `settings` are what it is."""
@@ -103,6 +110,23 @@ class Method:
     @property
     def kind(self) -> str:
         return "+".join(self.kinds)
+
+    @property
+    def plain(self) -> str:
+        """How people call it: a network by its file, its class, its function or its address; all else by its label."""
+        named = {
+            "file": "path",
+            "path": "path",
+            "pt2": "path",
+            "onnx": "path",
+            "given": "layers",
+            "asked": "name",
+            "http": "url",
+        }.get(self.kind)
+        value = None if named is None else self.settings.get(named)
+        if not isinstance(value, str) or not value:
+            return self.label
+        return PurePath(value).name if named == "path" else value
 
 
 @dataclass(frozen=True)
@@ -156,12 +180,20 @@ class TargetRecord:
     told_apart: float = 1.0  # share of pictures whose release differs from that of every other of their label
     chaotic: float = 0.0  # share of features that a change nobody sees moves as much as another picture does
     server_leak: float | None = None  # what ridge rebuilds from the server's own activations
+    utility: str | None = None  # what `accuracy` is where pictures have no labels: a function, or `not measured`
     follows: float = 0.0  # share of small changes of a picture that can be read from what they change in its release
+    unused: float = 0.0  # share of features that tell pictures apart and that the server does not need
+    opaque: bool = False  # the server's answer does not follow from the release by operations that can be watched
+
+    @property
+    def use(self) -> str:
+        """What `accuracy` is called."""
+        return self.utility if self.accuracy is not None and self.utility is not None else "accuracy"
 
     @property
     def name(self) -> str:
         after = "" if self.stop is None else f" after epoch {self.stop}"
-        return f"{self.model.label} ({self.defense.label}) at {self.cut}{after}"
+        return f"{self.model.plain} ({self.defense.label}) at {self.cut}{after}"
 
 
 @dataclass(frozen=True)

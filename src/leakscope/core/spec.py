@@ -115,7 +115,7 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
 
 
 def _has_odd_number(value: object) -> bool:
-    """Whether there is NaN or infinity in a field: most comparisons let them pass, and no key is made of them."""
+    """Whether a field is NaN or infinite: range checks do not catch it, and JSON keys cannot contain it."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, Mapping):
@@ -176,7 +176,7 @@ class Kind(Generic[T]):
         self._complete = False
 
     def register(self, name: str, *, revision: int = 1) -> Callable[[type[T]], type[T]]:
-        """Class decorator. Bump `revision` when the same fields come to mean other numbers."""
+        """Class decorator. Increase `revision` whenever the same fields give different numbers."""
 
         def enter(cls: type[T]) -> type[T]:
             taken = self._classes.get(name)
@@ -205,6 +205,12 @@ class Kind(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._load()))
+
+    def foreign(self) -> set[str]:
+        """Names of the methods that other packages brought; none is looked for where no package says so."""
+        if not entry_points(group=self.package):
+            return set()
+        return {name for name, cls in self._load().items() if not cls.__module__.startswith("leakscope.")}
 
     def adopt(self, method: T | type[T]) -> Plain:
         """The description of a method handed over in Python, which `build` then understands in this process."""

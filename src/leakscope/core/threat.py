@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -81,7 +81,7 @@ class Oracle:
 
 
 class HomeOracle:
-    """Answers that the attacker computes itself, with the encoder it holds and the defence it knows: no budget."""
+    """Answers that the attacker computes itself from the encoder and the defence it knows; no query budget applies."""
 
     def __init__(self, encoder: nn.Module, defense: Defense, rng: torch.Generator) -> None:
         self._encoder = encoder
@@ -152,12 +152,12 @@ class View:
         network: SplitModel = self._get("network")
         return network
 
-    def behind(self, z: Tensor) -> dict[str, Tensor]:
+    def behind(self, z: Tensor, names: Collection[str] | None = None) -> dict[str, Tensor]:
         """What the server's own layers make of released features, by name, in the order of computation.
 
-        The features are handed to the server as one batch, as they came.
+        The features are handed to the server as one batch, as they came. Only layers in `names`, when given.
         """
-        activations: dict[str, Tensor] = self._get(Access.HEAD)(z)
+        activations: dict[str, Tensor] = self._get(Access.HEAD)(z, names)
         return activations
 
     @property
@@ -221,7 +221,7 @@ def fit_prior(
 
 
 def charge_for_prior(prior: Prior, view: View, pictures: int) -> None:
-    """What a kept prior once cost: its scores count, unless the attacker holds the weights and asks nobody."""
+    """Charge a cached prior's queries to the budget, unless the attacker holds the weights and needs no queries."""
     if pictures and "network" not in view:
         try:
             view.budget.spend(pictures)
@@ -298,9 +298,9 @@ class Server:
         self._example = example[:1]
 
     @torch.no_grad()
-    def __call__(self, z: Tensor) -> dict[str, Tensor]:
+    def __call__(self, z: Tensor, names: Collection[str] | None = None) -> dict[str, Tensor]:
         # Any picture starts the network; at the cut its features give way to those that were sent.
-        return self._split.behind(self._example.to(z.device).expand(len(z), -1, -1, -1), z)
+        return self._split.behind(self._example.to(z.device).expand(len(z), -1, -1, -1), z, names)
 
 
 def grant(

@@ -1,4 +1,4 @@
-"""YAML that somebody else may have written: plain data, of bounded size and depth, or one line that says why not."""
+"""Reads untrusted YAML: plain data of bounded size and depth, or a one-line error."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def read_yaml(path: Path | str) -> Any:
     try:
         with path.open("rb") as file:
             raw = file.read(4 * LONGEST + 1)
+    except ValueError:
+        raise UsageError(f"{str(path)!r} is no path; check it") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; check the path") from None
     try:
@@ -41,7 +43,7 @@ def read_yaml(path: Path | str) -> Any:
 
 
 def parse_yaml(text: str, name: str, *, finite: bool = True) -> Any:
-    """As `read_yaml`, for text; `name` is what an error calls it. `finite=False` leaves NaN to who knows the field."""
+    """As `read_yaml`, for text; `name` is what an error calls it. `finite=False` accepts NaN."""
     if len(text) > LONGEST:
         raise UsageError(f"{name} has {len(text)} characters and may have {LONGEST}; make it shorter")
     try:
@@ -65,7 +67,7 @@ def _too_deep(name: str) -> UsageError:
 
 
 def _require_small(text: str, name: str) -> None:
-    """Refuse as it is read what would be too deep or too large once it is built, aliases and merges unfolded."""
+    """Refuse, while parsing, what would be too deep or too large with aliases and merges expanded."""
     sizes: dict[str, int] = {}
     open_: list[tuple[str | None, int]] = [(None, 0)]  # the anchor of each collection we are in, and its size so far
     for event in yaml.parse(text, Loader=_LOADER):
@@ -91,7 +93,7 @@ def _require_small(text: str, name: str) -> None:
 
 
 def _require_plain(value: Any, name: str, finite: bool, where: tuple[str, ...] = ()) -> None:
-    """Refuse what is no plain data."""
+    """Refuse everything but plain data."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakscope.core.exports import lazily
+from leakscope.core.lazy_exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {

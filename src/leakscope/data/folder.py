@@ -1,4 +1,4 @@
-"""Pictures in one folder a class: the ImageFolder layout."""
+"""Pictures in one folder per class: the ImageFolder layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.core.data import DATASETS, ImageSet
+from leakscope.core.data import DATASETS, UNLABELLED, ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.memory import require_room
 from leakscope.data.decoding import SUFFIXES, decoded
@@ -49,7 +49,7 @@ class Folder:
         roots = list(split_folders(folder).values()) or [folder]
         classes = sorted({item.name for root in roots for item in _class_folders(root)})
         if not classes:
-            raise UsageError(f"folder {self.path!r} has no class folders; put its images at PATH/CLASS/image.png")
+            return self._unlabelled(folder, roots)
         files: list[Path] = []
         labels: list[int] = []
         for label, name in enumerate(classes):
@@ -63,6 +63,15 @@ class Folder:
         if len(classes) == 1:
             raise UsageError(f"folder {self.path!r} has one class only, {classes[0]!r}; add a folder for another class")
         return read(files, labels, classes, f"folder {self.path!r}", resize=self.resize, grey=self.grey)
+
+    def _unlabelled(self, folder: Path, roots: Sequence[Path]) -> ImageSet:
+        """Pictures that lie in no class folder: all of one class, for the goal `unlabelled`."""
+        inside = None if self.follow_links else folder
+        files = [file for root in roots for file in pictures(root, within=inside)]
+        if not files:
+            raise UsageError(f"folder {self.path!r} has no class folders; put its images at PATH/CLASS/image.png")
+        name = f"folder {self.path!r}"
+        return read(files, [0] * len(files), UNLABELLED, name, resize=self.resize, grey=self.grey)
 
 
 def _class_folders(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from leakscope.core.data import ImageSet
+from leakscope.core.data import UNLABELLED, ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.memory import allocating, require_room
 
@@ -36,7 +36,7 @@ def checked(data: ImageSet, name: str = "the data set") -> ImageSet:
             f"{name}: labels run from {lowest} to {highest} but there are {len(data.classes)} class names; "
             "number the classes from 0"
         )
-    if lowest == highest:
+    if lowest == highest and data.classes != UNLABELLED:
         raise UsageError(
             f"{name} has one class only, {data.classes[lowest]!r}; a classifier needs two: add images of another"
         )

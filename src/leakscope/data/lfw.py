@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
 from leakscope.core.memory import require_room
 from leakscope.data.decoding import SUFFIXES, decoded
 from leakscope.data.folder import pictures, read
@@ -58,6 +59,7 @@ class Lfw:
         raise UsageError(f"lfw: there is neither {archive} nor the folder {folder}; put one there")
 
     def _from_zip(self, path: Path) -> ImageSet:
+        require_file(path)
         try:
             with zipfile.ZipFile(path) as archive:
                 people: dict[str, list[str]] = defaultdict(list)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
 from leakscope.core.memory import require_room
 from leakscope.data.folder import located
 from leakscope.data.images import from_arrays
@@ -78,6 +79,7 @@ def read_npz(path: Path, classes: Sequence[str] | None = None) -> ImageSet:
     """The splits of one archive, joined. Arrays of Python objects are refused: loading one can run code."""
     images: list[NDArray[Any]] = []
     labels: list[NDArray[Any]] = []
+    require_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
             members = {item.filename.removesuffix(".npy"): item for item in archive.infolist()}

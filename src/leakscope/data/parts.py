@@ -17,6 +17,9 @@ from leakscope.data.splits import SplitIndex, spread
 _TRAIN = ("train", "training")
 _OTHERS = ("test", "testing", "val", "valid", "validation", "dev")
 
+#: In the order in which they are joined.
+_PARTS = ("private", "heldout", "public")
+
 
 def split_folders(folder: Path) -> dict[str, Path]:
     """`train`, `val` and `test` below a folder, each with its classes inside; empty when it is not so divided."""
@@ -50,25 +53,24 @@ def joined(parts: Mapping[str, ImageSet]) -> tuple[ImageSet, SplitIndex]:
     """
     if "heldout" not in parts:
         raise UsageError("the pictures that users send are missing; give them with --heldout")
-    classes = parts.get("private", parts["heldout"]).classes
+    classes = next(parts[name] for name in _PARTS if name in parts).classes
     shapes = {name: part.shape for name, part in parts.items()}
     if len(set(shapes.values())) > 1:
         sizes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items())
         raise UsageError(f"the parts have pictures of different sizes ({sizes}); give one size with --resize")
     aligned = {name: _aligned(part, classes, name) for name, part in parts.items()}
-    order = [name for name in ("private", "heldout", "public") if name in aligned]
+    order = [name for name in _PARTS if name in aligned]
     whole = ImageSet(
         torch.cat([aligned[name].images for name in order]),
         torch.cat([aligned[name].labels for name in order]),
         classes,
     )
-    positions = dict(zip(order, torch.arange(len(whole)).split([len(aligned[name]) for name in order]), strict=True))
-    if "public" not in positions:
-        mixed = spread(positions["heldout"], whole.labels, generator(0, "parts"))
-        half = len(mixed) // 2
-        positions["heldout"], positions["public"] = mixed[:half], mixed[half:]
-    nobody = torch.zeros(0, dtype=torch.int64)
-    return whole, SplitIndex(positions.get("private", nobody), positions["heldout"], positions["public"])
+    sizes_of = [len(aligned[name]) if name in aligned else 0 for name in _PARTS]
+    private, heldout, public = torch.arange(len(whole)).split(sizes_of)
+    if "public" not in parts:
+        mixed = spread(heldout, whole.labels, generator(0, "parts"))
+        heldout, public = mixed.tensor_split([len(mixed) // 2])
+    return whole, SplitIndex(private, heldout, public)
 
 
 def _aligned(part: ImageSet, classes: tuple[str, ...], name: str) -> ImageSet:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from leakscope.core.data import ImageSet, Splits
 from leakscope.core.errors import UsageError
+from leakscope.core.files import read_json
 from leakscope.data.splits import SplitIndex
 
 _PARTS = ("private", "heldout", "public")
@@ -44,14 +45,14 @@ def write_index(index: SplitIndex, data: ImageSet, path: Path) -> None:
 def read_index(data: ImageSet, path: Path) -> Splits:
     """The splits that `path` describes, refused when `data` is not what they were drawn from."""
     try:
-        plain = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
-        raise UsageError(f"split file {path} is missing or is not JSON; draw the splits again") from None
+        plain = read_json(path, "is it a split file? Draw the splits again")
+    except FileNotFoundError:
+        raise UsageError(f"split file {path} is missing; draw the splits again") from None
     try:
         parts = {name: _positions(plain["splits"][name]["indices"]) for name in _PARTS}
         hashes = {name: plain["splits"][name]["sha256"] for name in _PARTS}
         dataset, by_identity = str(plain["dataset"]), bool(plain["by_identity"])
-    except (KeyError, TypeError, ValueError, RuntimeError):
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
         raise UsageError(f"split file {path} lacks a split, or its indices are no whole numbers; {_REMEDY}") from None
     for name, index in parts.items():
         if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(data):

@@ -51,12 +51,12 @@ class SplitPlan:
     be trusted.
     """
 
-    private: float | int = 0.5
-    heldout: float | int = 0.1
-    public: float | int = 0.4
-    by_identity: bool = False
-    limit: int | None = None
-    least: int | None = None
+    private: float | int = 0.5  # what the target trains on
+    heldout: float | int = 0.1  # what users send; victims are drawn from it
+    public: float | int = 0.4  # what the attacker has
+    by_identity: bool = False  # public classes are not private ones, as class attacks demand
+    limit: int | None = None  # use so many images of the set
+    least: int | None = None  # with by_identity: classes with so many images are private, others public
 
     def __post_init__(self) -> None:
         sizes = {"private": self.private, "heldout": self.heldout, "public": self.public}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
 from leakscope.core.memory import require_room
 from leakscope.data.folder import read
 from leakscope.data.images import from_arrays
@@ -199,6 +200,7 @@ def _read_idx(folder: Path, name: str, root: Path | None, classes: Sequence[str]
 
 def parse_idx(path: Path) -> NDArray[np.uint8]:
     """An array of bytes in the idx format: 0, 0, type 8, rank, then each extent as big-endian int32, then the data."""
+    require_file(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             start = file.read(4)

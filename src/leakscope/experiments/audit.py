@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from leakscope.core.reports import (
     DataRecord,
     GroupReport,
     PartRecord,
+    Provenance,
     ShownPictures,
     TargetReport,
 )
@@ -42,6 +42,7 @@ from leakscope.core.words import Control
 from leakscope.experiments.blocks import read_blocks
 from leakscope.experiments.bounds import read_bound
 from leakscope.experiments.experiment import AttackSpec, TargetSpec, control_key, score_key
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.floors import floors_key
 from leakscope.experiments.jobs import check_key
 from leakscope.experiments.plan import Plan
@@ -53,49 +54,6 @@ from leakscope.store import Store
 
 #: Pictures shown at each end and in the middle of the ranking.
 SHOWN = 4
-
-
-@dataclass(frozen=True)
-class Audit:
-    """A finished audit: the report, and the pictures that go with it."""
-
-    report: AuditReport
-    images: Mapping[str, Tensor]
-
-    @property
-    def verdict(self) -> str:
-        return self.report.verdict.value
-
-    @property
-    def exit_code(self) -> int:
-        return self.report.exit_code
-
-    @property
-    def results(self) -> tuple[AttackResult, ...]:
-        return self.report.results
-
-    def __repr__(self) -> str:
-        return f"<Audit {self.verdict} at {self.report.evidence.level}: {self.report.sentence}>"
-
-    def to_frame(self) -> Any:
-        """One row per attack on a target, as a pandas DataFrame."""
-        return self.report.to_frame()
-
-    def show(self) -> Any:
-        """The report, in a notebook."""
-        from leakscope.report.page import render_html
-
-        return _Html(render_html(self.report, {name: image.numpy() for name, image in self.images.items()}))
-
-
-@dataclass(frozen=True)
-class _Html:
-    """Shown by notebooks."""
-
-    text: str
-
-    def _repr_html_(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)
@@ -129,7 +87,7 @@ def strongest_attacks(plan: Plan, store: Store) -> dict[str, tuple[Attack, Attac
     return found
 
 
-def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
+def fold(plan: Plan, store: Store, *, command: str, seconds: float, provenance: Provenance | None = None) -> Audit:
     """The audit of a plan whose jobs are done. Nothing is computed but summaries."""
     scene = plan.scene
     controls = _controls(plan, store)
@@ -173,6 +131,7 @@ def fold(plan: Plan, store: Store, *, command: str, seconds: float) -> Audit:
         controls=reports,
         flags=flags,
         pictures=shown,
+        provenance=provenance,
     )  # fmt: skip
     return Audit(report, images | maps)
 
@@ -285,7 +244,7 @@ def _flags(scene: Scene, results: Sequence[AttackResult]) -> tuple[Flag, ...]:
 def _adaptive(defense: Defense, attacks: Sequence[Attack]) -> bool:
     """Whether a defence meets an attack that trains on what it releases, and those made against its parts.
 
-    What a part of another package says of itself is added to the suite, and proves nothing.
+    Attacks that a third-party defence names itself are added to the suite but do not count here.
     """
     present = {attack.kind_name for attack in attacks}
     ours = [part for part in members(defense) if type(part).__module__.startswith("leakscope.defenses.")]
@@ -294,13 +253,13 @@ def _adaptive(defense: Defense, attacks: Sequence[Attack]) -> bool:
 
 
 def _contests(result: AttackResult) -> bool:
-    """Whether somebody else's attack tells more than the label does: a grey picture contests nothing."""
+    """Whether an outside attack rebuilds more than the label tells; otherwise it is no evidence."""
     floor = 0.0 if result.label_floor is None else result.label_floor
     return result.traits.outside and result.leak > floor
 
 
 def _serves(own: _Found, plan: Plan) -> bool:
-    """Whether a twin shows what a defence hides: a network of somebody else's only when attacks see through it."""
+    """Whether a twin shows what a defence hides: for a network from elsewhere, only if attacks succeed on it."""
     if not plan.scene.architecture.foreign:
         return True
     floors = [result.label_floor for result in own.results if result.label_floor is not None]

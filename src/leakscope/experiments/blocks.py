@@ -1,7 +1,7 @@
-"""Which residual blocks leak: what each block read, against what the attacks take it to have read.
+"""Which residual blocks leak: the true input of each block against the input that the attacks rebuilt.
 
-For an attack that peels, that is the input it solved for; for any other attack, what its picture makes
-the network compute there. As in table VI and figure 4 of Arif et al., "PEEL the layers", 2025.
+For an attack that peels, that is the input it solved for; for any other attack, the block's input
+when the network sees the rebuilt picture. As in table VI and figure 4 of Arif et al., "PEEL the layers", 2025.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _compared(
 
 
 def _guessed(case: Case, result: AttackResult, place: Workplace, plain: bool) -> dict[str, Tensor]:
-    """What the attack takes the blocks to have read."""
+    """The blocks' inputs as the attack rebuilt them."""
     device = place.device
     if not isinstance(case.attack, Peeling):
         guess = read_rebuilt(place.store, result.reconstruction).images[:VICTIMS]

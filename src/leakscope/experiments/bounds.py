@@ -1,4 +1,4 @@
-"""A bound beside the measurement: what no attack on one noisy release can do better than."""
+"""A computed bound beside the measurement: the least error of any attack on one noisy release."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _information(
 
 @torch.no_grad()
 def _before_noise(split: SplitModel, data: ImageSet, limit: int, defense: Defense, device: torch.device) -> Tensor:
-    """What the widest noise is added to. What acts behind it can only take information away."""
+    """The features before the widest noise. Whatever follows it can only remove information."""
     rng = seeds.generator(0, "bound", device=device)
     parts = data.images[:limit].split(256)
     return torch.cat([_up_to_noise(split, part.to(device), defense, rng).flatten(1).cpu() for part in parts])

@@ -1,4 +1,4 @@
-"""Would more have rebuilt more? The strongest trained attack again: longer, from another start, on half the data."""
+"""Budget checks: the strongest trained attack again, longer, from another start, and on half the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OTHER = 100_003
 def budget_checks(
     scene: Scene, target: Target, attack: Attack, result: AttackResult, place: Workplace
 ) -> list[ControlResult]:
-    """What each kind of more gained. For data: what half of it lost, since twice of it is not to be had."""
+    """The gain of each larger budget. For data: the loss with half of it, because twice the data does not exist."""
     return [
         ControlResult(
             Control.BUDGET, label(attack), gained, TIE, gained <= TIE, FlagId.MORE_BUDGET_HELPS, result.key,

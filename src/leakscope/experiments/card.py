@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
+from leakscope.core.escaping import markdown, markdown_code
 from leakscope.core.results import AttackResult, TargetRecord
 from leakscope.models._exported import CODE, EXAMPLE, WEIGHTS
 from leakscope.report import numbers
@@ -32,18 +33,18 @@ print("sent:", tuple(features.shape), "answer:", target.classes[int(scores.argma
 
 def card(record: TargetRecord, hashes: Mapping[str, str], results: Sequence[AttackResult], verdict: str | None) -> str:
     """The model card: front matter as the Hugging Face hub reads it, then what a person must know."""
-    model, defense = model_name(record), record.defense.label
+    model, defense = markdown(model_name(record)), markdown_code(record.defense.label)
     shape = numbers.shape(record.input_shape)
     randomness = ", with fresh randomness every time" if record.random_release else ""
     protected = "It has no defence." if defense == "none" else f"Its defence is `{defense}`."
     blocks = [
         f"---\n{yaml.safe_dump(_front(record), sort_keys=False, allow_unicode=True)}---",
-        f"# {model}, cut at `{record.cut}`, defence `{defense}`",
+        f"# {model}, cut at `{markdown_code(record.cut)}`, defence `{defense}`",
         f"A target of [Leakscope](https://pypi.org/project/leakscope/): it reads {shape} pictures in [0, 1] and tells "
         f"{len(record.classes)} classes apart. Its client sends "
         f"{numbers.shape(record.feature_shape)} features{randomness}. {protected}",
         "| | |\n|---|---|\n"
-        f"| data | {_cell(record.data)} |\n"
+        f"| data | {markdown(record.data)} |\n"
         f"| training | {_training(record)} |\n"
         f"| {_accuracy(record)} |\n"
         f"| seed | {record.seed} |\n"
@@ -53,14 +54,14 @@ def card(record: TargetRecord, hashes: Mapping[str, str], results: Sequence[Atta
         "```\n\n```bash\nleakscope audit --model path:FOLDER --data …\n```\n\n"
         f"The first is `{EXAMPLE}`. {_executed(hashes)}",
         "## Inversion leakage",
-        *([f"**{verdict}**"] if verdict else []),
+        *([f"**{markdown(verdict)}**"] if verdict else []),
         *_leakage(results),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
 def model_name(record: TargetRecord) -> str:
-    """What the network is called; where its file was on the machine that made it is nobody's business."""
+    """What the network is called; without the path of its file, which is private."""
     own = record.model
     return f"{CODE}:{own.settings['factory']}" if own.kinds == ("file",) else own.label
 
@@ -109,13 +110,13 @@ def _leakage(results: Sequence[AttackResult]) -> list[str]:
         return ["It has not been attacked yet. Nothing is known about what its features give away."]
     names = sorted({name for result in results for name in result.metrics}, key=lambda name: (name != "leak", name))
     lines = [
-        "| attack | threat model | seed | " + " | ".join(names) + " | worst leak | doubts |",
+        "| attack | threat model | seed | " + " | ".join(map(markdown, names)) + " | worst leak | doubts |",
         "|---|---|---|" + "---|" * (len(names) + 2),
     ]
     for result in sorted(results, key=lambda result: -result.leak):
         scores = [result.metrics.get(name) for name in names]
         shown = [f"{numbers.number(s.mean)} ({numbers.interval(s)})" if s else numbers.NOTHING for s in scores]
-        words = [_cell(result.attack.label), _cell(result.threat.label), str(result.seed), *shown]
+        words = [markdown(result.attack.label), markdown(result.threat.label), str(result.seed), *shown]
         doubts = ", ".join(flag.id for flag in result.flags if flag.blocks)
         lines.append(f"| {' | '.join(words)} | {numbers.number(result.metrics['leak'].worst)} | {doubts} |")
     return [
@@ -124,7 +125,3 @@ def _leakage(results: Sequence[AttackResult]) -> list[str]:
         "distinguishes a picture from the average of its class that was rebuilt: 1 is the picture, 0 what the label "
         "alone tells.",
     ]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,9 +1,10 @@
-"""What an audit is asked to do: the configuration, read from YAML, layered and checked."""
+"""The configuration of an audit: read from YAML, layered and checked."""
 
 from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from leakscope.core import yaml_text
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.shipped import configuration_at
 from leakscope.core.spec import describe
 from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.folder import Folder, located
@@ -20,10 +22,13 @@ from leakscope.data.images import checked, resized
 from leakscope.data.parts import joined, owners, split_folders
 from leakscope.data.splits import SplitIndex, SplitPlan
 from leakscope.experiments.evaluator import Evaluator
+from leakscope.experiments.permission import require_permission
 from leakscope.experiments.pretraining import Pretraining
 from leakscope.experiments.training import Training
 
 Spec = str | dict[str, Any]
+#: A variant's name is the name of a folder.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 Source = Literal["heldout", "private", "both"]
 
 
@@ -45,9 +50,9 @@ class Threat(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     access: list[Access] = Field(default_factory=lambda: list(Access), description="what is handed over")
-    public_data: bool = True
-    knows_defense: bool = True
-    queries: int | None = None
+    public_data: bool = Field(default=True, description="pictures of its own, of the same kind as the victims'")
+    knows_defense: bool = Field(default=True, description="how the defence works; false only to show obscurity")
+    queries: int | None = Field(default=None, ge=0, description="pictures it may send; null: no limit")
     public: Literal["own", "private", "both"] = Field(
         default="own", description="the attacker's pictures: its own, those the target was trained on, or both"
     )
@@ -65,7 +70,7 @@ class Victims(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     source: Source = Field("heldout", alias="from", description="held-out pictures, training pictures, or both")
-    count: int = Field(64, ge=2)
+    count: int = Field(64, ge=2, description="how many")
 
 
 class AuditConfig(BaseModel):
@@ -81,7 +86,9 @@ class AuditConfig(BaseModel):
     heldout: Spec | None = Field(None, description="what users send: a folder, or a data set")
     public: Spec | None = Field(None, description="what the attacker has: a folder, or a data set")
     split_index: Path | None = Field(None, description="a file of split indices, instead of drawing them")
-    model: Spec = Field("convnet", description="a network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY")
+    model: Spec = Field(
+        "convnet", description="a network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY, http://…"
+    )
     weights: Path | None = Field(
         None, description="weights (safetensors) to audit; trained further only when training.epochs says so"
     )
@@ -89,11 +96,13 @@ class AuditConfig(BaseModel):
         None, description="what the weights expect of pixels: imagenet, none, or MEAN/STD such as 0.5/0.25"
     )
     cuts: list[str] = Field(default_factory=list, description="layers to cut at; the model's own when empty")
-    defenses: list[Spec | list[Spec]] = Field(default_factory=_no_defense)
+    defenses: list[Spec | list[Spec]] = Field(
+        default_factory=_no_defense, min_length=1, description="each is one target; a list inside the list is a stack"
+    )
     attacks: str | list[Spec] = Field("", description="a suite (quick, full) or a list; by evidence when empty")
-    metrics: list[Spec] = Field(default_factory=_usual_metrics)
-    threat: Threat = Field(default_factory=Threat)
-    training: Training = Field(default_factory=Training)
+    metrics: list[Spec] = Field(default_factory=_usual_metrics, description="what is measured; leak is needed")
+    threat: Threat = Field(default_factory=Threat, description="what the attacker is handed")
+    training: Training = Field(default_factory=Training, description="how targets are trained")
     seeds: list[int] = Field(default_factory=list, description="target seeds; by evidence when empty")
     victims: Annotated[int, Field(ge=2)] | Victims = Field(
         64, description="how many held-out pictures, or identities, are attacked; or {from: private, count: 64}"
@@ -108,7 +117,14 @@ class AuditConfig(BaseModel):
         default_factory=lambda: Evaluator(), description="the network that judges class attacks"
     )
     goal: str | None = Field(
-        None, description="what is rebuilt: pictures or identities; that of the attacks when empty"
+        None,
+        description="what is rebuilt: pictures, identities, or unlabelled (pictures without labels); that of the "
+        "attacks when empty",
+    )
+    utility: str | None = Field(
+        None,
+        description="goal unlabelled: FILE.py:FUNCTION from outputs and pictures to a number from 0 to 1, in the "
+        "place of accuracy",
     )
     evidence: Literal["E0", "E1", "E2"] = Field("E0", description="the level to work for")
     gate: str | None = Field(None, description="leak<=0.2, ssim<=0.5 at E1")
@@ -146,32 +162,34 @@ class AuditConfig(BaseModel):
         return tree
 
     @classmethod
-    def read(cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None) -> AuditConfig:
+    def read(
+        cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None, *, allow_code: bool = False
+    ) -> AuditConfig:
         """A YAML file with dotted overrides on top: `{"training.epochs": 3}`; one with variants is refused."""
-        configs = cls.read_all(path, overrides, scale)
+        configs = cls.read_all(path, overrides, scale, allow_code=allow_code)
         if len(configs) > 1:
             raise UsageError(f"{path} has variants ({', '.join(configs)}): only `leakscope audit` runs several")
         return next(iter(configs.values()))
 
     @classmethod
     def read_all(
-        cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None
+        cls, path: Path | None, overrides: Mapping[str, Any], scale: str | None = None, *, allow_code: bool = False
     ) -> dict[str, AuditConfig]:
-        """The configuration of every variant; later layers win: the file, a variant, the scale, the overrides."""
+        """The configuration of every variant; later layers win: the file, a variant, the scale, the overrides.
+
+        A file that names code is refused without `allow_code`.
+        """
         tree: dict[str, Any] = {} if path is None else read_yaml(path)
-        preset: dict[str, Any] = {}
-        if scale is not None:
-            scales = tree.get("scales", {})
-            if scale not in scales:
-                raise UsageError(f"no scale {scale!r} in {path}; it has: {', '.join(scales) or 'none'}")
-            preset = dict(scales[scale])
-        variants = preset.pop("variants", None) or tree.get("variants") or {"": {}}
+        scaled = preset(tree, path, scale)
+        variants = scaled.pop("variants", None) or tree.get("variants") or {"": {}}
         configs = {}
-        for name, variant in variants.items():
-            own = copy.deepcopy(tree)
-            for layer in (variant, preset, overrides):
-                for key, value in layer.items():
-                    put(own, key, value)
+        for name, variant in _named_groups(variants, f"{path}: variants").items():
+            if name and not _NAME.fullmatch(name):
+                raise UsageError(f"{path}: a variant is called {name!r}; take letters, digits, '.', '_' and '-' alone")
+            file = layered(tree, variant, scaled)
+            own = layered(file, overrides)
+            if path is not None and not allow_code:
+                require_permission(path, file, own, overrides)
             configs[name] = cls.checked(own)
             configs[name]._source = path
         return configs
@@ -184,28 +202,41 @@ class AuditConfig(BaseModel):
             raise UsageError("; ".join(_problem(item, cls) for item in error.errors())) from None
 
 
-def shipped() -> dict[str, Path]:
-    """The configurations that come with Leakscope, by name."""
-    folder = Path(__file__).parents[1] / "configs"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
-def configuration_at(path: Path) -> Path:
-    """The file itself, or, where there is none, the shipped configuration of that name: `demo`."""
-    if path.exists() or path.suffix:
-        return path
-    found = shipped()
-    if str(path) not in found:
-        raise UsageError(f"no file {path}, and no configuration of that name ships; those are: {', '.join(found)}")
-    return found[str(path)]
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     path = configuration_at(path)
     tree = yaml_text.read_yaml(path)
     if not isinstance(tree, dict):
         raise UsageError(f"{path} must hold a mapping of settings, such as 'data: mnist5k'")
     return tree
+
+
+def _named_groups(value: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Groups of settings by name, or one line."""
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} must be a table of names, such as 'small: {{victims: 8}}'; not {value!r:.60}")
+    for name, own in value.items():
+        if not isinstance(own, dict):
+            raise UsageError(f"{where}.{name} must be a table of settings, such as 'victims: 8'; not {own!r:.60}")
+    return value
+
+
+def preset(tree: Mapping[str, Any], path: Path | None, scale: str | None) -> dict[str, Any]:
+    """The settings of a named scale of a file; none when no scale is asked for."""
+    if scale is None:
+        return {}
+    scales = _named_groups(tree.get("scales") or {}, f"{path}: scales")
+    if scale not in scales:
+        raise UsageError(f"no scale {scale!r} in {path}; it has: {', '.join(scales) or 'none'}")
+    return dict(scales[scale])
+
+
+def layered(tree: Mapping[str, Any], *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `tree` with the dotted settings of every layer on top."""
+    own = copy.deepcopy(dict(tree))
+    for layer in layers:
+        for key, value in layer.items():
+            put(own, key, copy.deepcopy(value))
+    return own
 
 
 def put(tree: dict[str, Any], dotted: str, value: object) -> None:
@@ -229,9 +260,10 @@ def _problem(item: Any, cls: type[BaseModel]) -> str:
 
 
 def _comes_with_weights(model: object) -> bool:
-    """Whether a network is asked for that brings its own: an exported target."""
+    """Whether a network is asked for that brings its own: an exported target, or a service."""
     kind = model.partition(":")[0] if isinstance(model, str) else model.get("kind") if isinstance(model, dict) else None
-    return kind in {"path", "hf"}
+    named = isinstance(model, str) and model.lower().endswith((".pt2", ".onnx"))
+    return named or kind in {"path", "hf", "http", "https", "pt2", "onnx"}
 
 
 def load_data(config: AuditConfig, data_root: Path | None) -> ImageSet:

@@ -1,4 +1,4 @@
-"""A defence in somebody else's training loop."""
+"""A defence inside your own training loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leakscope.core.defense import Defense, build_defense, members
 from leakscope.core.errors import UsageError
 from leakscope.core.model import Normalize, SplitModel
 from leakscope.data.images import checked, from_torch
-from leakscope.experiments.stepping import Moment, losses, release_rng, set_up, stepped
+from leakscope.experiments.training_step import Moment, losses, release_rng, set_up, stepped
 
 
 class Defended(nn.Module):
@@ -187,7 +187,7 @@ def _after_step(net: Defended) -> Callable[..., None]:
 
 
 class _Absent:
-    """Stands where the training pictures would; whoever looks is told to give them."""
+    """Placeholder for missing training pictures; any use raises an error that asks for them."""
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -49,8 +49,8 @@ class Evaluator(BaseModel):
     resize: int | None = Field(
         default=None, ge=4, description="side in pixels of what it reads; the target's when left out"
     )
-    training: Training = Field(default_factory=_training)
-    pretraining: Pretraining | None = None
+    training: Training = Field(default_factory=_training, description="how it is trained, as for a target")
+    pretraining: Pretraining | None = Field(default=None, description="a first training of its own")
     embedder: FaceEmbedder | str | None = Field(
         default=None,
         description="a face embedding in weights/ that judges by the nearest centroid; a second opinion beside model",
@@ -228,7 +228,7 @@ _MAKERS: dict[str, Callable[[Evaluator, Splits, Path | None, Workplace], Judge]]
 
 
 def _good_enough(right: float, who: str, splits: Splits) -> float:
-    """The ceiling of everything that it judges, told to whoever waits; one near chance cannot judge."""
+    """Report the judge's accuracy on real pictures (the ceiling of its scores); refuse one near chance."""
     chance = 1 / len(splits.private.classes)
     if right < min(LEAST_CEILING * chance, 0.75):
         raise UsageError(

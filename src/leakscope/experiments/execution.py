@@ -1,4 +1,4 @@
-"""The one place that runs a job, in whatever process it lands."""
+"""The one place that runs a job, in any process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from leakscope.experiments.workplace import Workplace
 
 
 class Executor:
-    """Runs jobs one after another; pictures, scenes and targets that neighbours share are made once."""
+    """Runs jobs one after another; pictures, scenes and targets that consecutive jobs share are loaded once."""
 
     def __init__(self, place: Workplace, scenes: dict[str, Scene] | None = None) -> None:
         self.place = place

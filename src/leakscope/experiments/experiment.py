@@ -29,6 +29,7 @@ class TargetSpec:
     seed: int
     pretraining: Plain | None = None  # the first training on public classes, and on which pictures
     stop: int | None = field(default=None, metadata=LATER)  # the epoch whose weights it uses; None: the last
+    utility: str | None = field(default=None, metadata=LATER)  # identity of what measures its use, if not accuracy
 
     @property
     def undefended(self) -> bool:
@@ -48,6 +49,11 @@ class TargetSpec:
         return self.trained_key if self.stop is None else digest({"run": self.trained_key, "stop": self.stop})
 
     @property
+    def epochs(self) -> int:
+        """How many epochs it is trained here; 0: its weights are used as they are."""
+        return int(self.training["epochs"])
+
+    @property
     def start(self) -> TargetSpec | None:
         """The undefended network that this one begins with; one for all defences of a seed."""
         first = self.training.get("start")
@@ -60,7 +66,7 @@ class TargetSpec:
     @property
     def setting(self) -> str:
         """What two targets must share to be compared: pictures, given weights and training."""
-        apart = ("model", "cut", "defense", "seed", "stop")
+        apart = ("model", "cut", "defense", "seed", "stop", "utility")
         return digest({name: value for name, value in self.plain().items() if name not in apart})[:8]
 
     def plain(self) -> Plain:

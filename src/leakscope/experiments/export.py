@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -14,7 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from leakscope.core.errors import UsageError
-from leakscope.core.own_code import names_code
+from leakscope.core.escaping import json_text
+from leakscope.core.own_code import code_in, names_code
 from leakscope.core.results import TargetRecord
 from leakscope.core.spec import Plain
 from leakscope.experiments.building import build_split
@@ -27,11 +27,19 @@ from leakscope.models.weights import file_digest
 from leakscope.store import Store
 
 
-def export_target(store: Store, key: str, out: Path, *, weights: Path | None = None, audit: Path | None = None) -> Path:
+def export_target(
+    store: Store,
+    key: str,
+    out: Path,
+    *,
+    weights: Path | None = None,
+    audit: Path | None = None,
+    allow_code: bool = False,
+) -> Path:
     """Write the target with this key (or that a result was got from) to the new folder `out`.
 
     `weights` is the file a target was given instead of being trained; `audit` a folder whose verdict the
-    card quotes.
+    card quotes. What a store says is data: code that a record names is run only with `allow_code`.
     """
     record = _target(store, key)
     if set(record.model.kinds) & NOT_PORTABLE:
@@ -39,12 +47,17 @@ def export_target(store: Store, key: str, out: Path, *, weights: Path | None = N
             f"{record.model.label} is no architecture of Leakscope's, so others could not build it; "
             "give it as a file, --model FILE.py:FACTORY, and its source goes with it"
         )
-    if names_code(record.defense.settings):
+    if names_code(record.defense.settings) or names_code(record.identity.get("defense")):
         raise UsageError(
             f"{record.defense.label} is code of yours, which an export does not carry; ship it as a package"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is not empty; choose a new folder with --out")
+    if record.trained is None and code_in(record.identity) and not allow_code:
+        raise UsageError(
+            f"{record.model.label} was not trained here, so its code has to run again to get its weights; "
+            "read it, and add --allow-code if it is yours"
+        )
     state = _state(store, record, weights)
     results = [entry.result for entry in read_entries(store) if entry.target.key == record.key]
     incoming = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
@@ -56,9 +69,7 @@ def export_target(store: Store, key: str, out: Path, *, weights: Path | None = N
             (incoming / CODE).write_bytes(_source(record))
             hashes[CODE] = sha256(incoming / CODE)
         description = _description(record, hashes)
-        (incoming / DESCRIPTION).write_text(
-            json.dumps(description, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        )
+        (incoming / DESCRIPTION).write_text(json_text(description) + "\n", encoding="utf-8")
         (incoming / EXAMPLE).write_text(example(record))
         (incoming / CARD).write_text(card(record, hashes, results, _verdict(audit, record.key)))
         names = sorted(path.name for path in incoming.iterdir())

@@ -1,4 +1,4 @@
-"""Floors: what an attacker gets who sees nothing of the victim."""
+"""Floors: what an attacker scores without observing the victim."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def class_mean_image(public: ImageSet, victims: ImageSet) -> Tensor:
 
 
 def nearest_public_image(public: ImageSet, victims: ImageSet) -> Tensor:
-    """The public picture nearest to the victim's: an oracle of how far retrieval could ever get."""
+    """The public picture nearest to the victim's: an upper limit for attacks that only retrieve public pictures."""
     distances = torch.cdist(victims.images.flatten(1), public.images.flatten(1))
     return public.images[distances.argmin(1)]
 

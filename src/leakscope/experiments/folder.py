@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.escaping import json_text
 from leakscope.core.results import to_json
-from leakscope.experiments.audit import Audit
+from leakscope.experiments.finished import Audit
 from leakscope.report import write as write_report
 
 
@@ -36,7 +36,7 @@ def write_folder(audit: Audit, folder: Path) -> list[Path]:
     temporary = folder / f".writing-{os.getpid()}"
     save_file({name: tensor.contiguous() for name, tensor in audit.images.items()}, temporary)
     temporary.replace(pictures)
-    temporary.write_text(json.dumps(to_json(audit.report), indent=1, allow_nan=False, ensure_ascii=False))
+    temporary.write_text(json_text(to_json(audit.report)), encoding="utf-8")
     temporary.replace(document)
     return [document, pictures, *write_report(folder)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from leakscope.core.reports import ControlReport
 from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
 from leakscope.core.spec import Kind
 from leakscope.core.words import Control
+from leakscope.experiments.usefulness import Usefulness
+from leakscope.metrics.utility import accuracy, calibration
 
 if TYPE_CHECKING:
     from leakscope.experiments.config import AuditConfig
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scores:
-    """Every metric, one value per victim, and what the same reconstructions score where they must not."""
+    """Every metric, one value per victim, and the scores of the same reconstructions against other victims."""
 
     values: dict[str, Tensor]
     mismatched: float  # leak against other victims than those observed
@@ -38,6 +40,20 @@ class Scores:
     observed_accuracy: float | None = None  # of the head on the features that were observed
     scale: Tensor | None = None  # for each victim what a leak of its own is measured against: ‖x − x̄‖²
     exposed: int = 0
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a network is good for; `utility` is what `accuracy` is called where it is something else."""
+
+    accuracy: float | None = None
+    calibration: float | None = None
+    utility: str | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As a target's record has them."""
+        return asdict(self)
 
 
 class Goal(ABC):
@@ -49,10 +65,28 @@ class Goal(ABC):
     what: ClassVar[str]
     #: Its jobs are long and share little, so that workers pay even unasked.
     long_jobs: ClassVar[bool] = False
+    #: Pictures have labels, and networks as many scores as there are classes.
+    labelled: ClassVar[bool] = True
+    #: The goal of attacks that serve this one, where it is not its own.
+    served_by: ClassVar[str | None] = None
     #: The finding in one sentence, with room for {share}, {target} and {twin}.
     found: ClassVar[str]
     #: What the controls of each kind test, for people.
     control_words: ClassVar[Mapping[Control, str]]
+
+    @property
+    def attacks_for(self) -> str:
+        """The goal that its attacks name."""
+        return self.served_by or self.kind_name
+
+    def divided(self, splits: Splits) -> Splits:
+        """The pictures as this goal sees them."""
+        return splits
+
+    def use(self, outputs: Tensor, heldout: ImageSet, utility: Usefulness | None) -> Use:
+        """What a network is good for."""
+        del utility
+        return Use(accuracy(outputs, heldout.labels), calibration(outputs, heldout.labels))
 
     @abstractmethod
     def victims(
@@ -61,7 +95,7 @@ class Goal(ABC):
         """Whom to attack, drawn anew for every seed; of `both`, half (rounded down) are private, and come first."""
 
     def require(self, attacks: Sequence[Attack], config: AuditConfig, splits: Splits) -> None:
-        """Refuse attacks that cannot mean anything here, before anything is trained."""
+        """Refuse attacks that make no sense for this goal, before anything is trained."""
         del attacks, config, splits
 
     @abstractmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -16,10 +15,11 @@ from leakscope.core.data import ImageSet
 from leakscope.core.defense import build_defense
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import digest, label
-from leakscope.experiments.config import AuditConfig, Spec, load_data, put, read_yaml
+from leakscope.experiments.config import AuditConfig, Spec, layered, load_data, preset, read_yaml
 from leakscope.experiments.grid_budgets import Budgets
 from leakscope.experiments.job import Job, shared
 from leakscope.experiments.jobs import plan_jobs
+from leakscope.experiments.permission import require_permission
 from leakscope.experiments.plan import make_plan
 from leakscope.models.resolve import resolve
 
@@ -58,19 +58,19 @@ class BenchConfig(BaseModel):
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict, description="named overrides for --scale")
 
     @classmethod
-    def read(cls, path: Path, overrides: Mapping[str, Any], scale: str | None = None) -> BenchConfig:
-        """A YAML file, under a scale, under dotted overrides: `{"base.training.epochs": 3}`."""
+    def read(
+        cls, path: Path, overrides: Mapping[str, Any], scale: str | None = None, *, allow_code: bool = False
+    ) -> BenchConfig:
+        """A YAML file, under a scale, under dotted overrides: `{"base.training.epochs": 3}`.
+
+        A file that names code is refused without `allow_code`.
+        """
         tree = read_yaml(path)
-        layers: list[Mapping[str, Any]] = [overrides]
-        if scale is not None:
-            scales = tree.get("scales", {})
-            if scale not in scales:
-                raise UsageError(f"no scale {scale!r} in {path}; it has: {', '.join(scales) or 'none'}")
-            layers.insert(0, scales[scale])
-        for layer in layers:
-            for key, value in layer.items():
-                put(tree, key, value)
-        return cls.checked(tree)
+        file = layered(tree, preset(tree, path, scale))
+        own = layered(file, overrides)
+        if not allow_code:
+            require_permission(path, file, own, overrides)
+        return cls.checked(own)
 
     @classmethod
     def checked(cls, tree: Mapping[str, Any]) -> BenchConfig:
@@ -92,7 +92,10 @@ class BenchConfig(BaseModel):
         audits = []
         for data, model, threat in itertools.product(self.data, self.models, self.threats):
             layers = (_settings("data", data), _settings("model", model), _within("threat", self.threats[threat]))
-            tree = _layered(self.base, *layers)
+            tree = layered({}, self.base, *layers)
+            for name in ("data", "model"):
+                if not isinstance(tree.get(name), str | dict):
+                    raise UsageError(f"grid: an entry names no {name}; write `{name}: NAME` in it, or in `base`")
             names = {"data": _name(tree["data"]), "model": label(resolve(tree["model"])), "threat": threat}
             defenses = [
                 spec for spec in self.defenses if not self.excludes({**names, "defense": label(build_defense(spec))})
@@ -107,12 +110,12 @@ class BenchConfig(BaseModel):
                 audits.append((threat, _audit({**tree, **own}, names)))
         for number, settings in enumerate(self.include):
             lists = {"defenses": self.defenses, "attacks": self.attacks, "seeds": self.seeds}
-            tree = _layered(self.base, lists, settings)
+            tree = layered({}, self.base, lists, settings)
             audits.append((f"include {number + 1}", _audit(tree, {"include": str(number + 1)})))
         return audits
 
     def excludes(self, names: Mapping[str, Any]) -> bool:
-        """Whether an exception that says nothing about anything else fits these names."""
+        """Whether an exclude rule that uses only these names matches them."""
         return any(
             all(name in names and fnmatchcase(str(names[name]), str(wanted)) for name, wanted in pattern.items())
             for pattern in self.exclude
@@ -126,14 +129,6 @@ def _settings(name: str, item: Spec) -> dict[str, Any]:
 
 def _within(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{group}.{key}": value for key, value in settings.items()}
-
-
-def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            put(tree, key, copy.deepcopy(value))
-    return tree
 
 
 def _name(data: Spec) -> str:
@@ -170,7 +165,7 @@ def grid_jobs(config: BenchConfig) -> list[Job]:
 
 
 def needed(jobs: list[Job]) -> list[Job]:
-    """Without what no result needs: targets all of whose attacks are excluded, and what was learnt for those."""
+    """The jobs without those that no result needs: targets all of whose attacks are excluded, and their preparation."""
     by_id = {job.id: job for job in jobs}
     wanted: set[str] = set()
     todo = [job.id for job in jobs if job.stage in {"attack", "control"}]

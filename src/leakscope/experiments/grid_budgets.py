@@ -1,4 +1,4 @@
-"""When a grid stops, and what a job of it may take. Nothing heavy is imported here."""
+"""Budgets of a grid: when it stops, and the limits of one job. Nothing heavy is imported here."""
 
 from __future__ import annotations
 

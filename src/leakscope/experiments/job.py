@@ -1,7 +1,7 @@
 """A job as plain JSON.
 
 It names what it makes by the keys of the store, so that jobs of several plans are shared by key, a
-finished one is recognised by looking, and the process that runs it needs nothing but its JSON, the store
+finished one is recognised by its entry, and the process that runs it needs nothing but its JSON, the store
 and a device. Nothing heavy is imported here: looking at finished work must not wait for torch.
 """
 
@@ -20,7 +20,7 @@ Stage = Literal["judge", "target", "prepare", "attack", "control", "check", "flo
 
 @dataclass(frozen=True)
 class Named:
-    """How people call a job; nothing is decided from it but what a filter of theirs matches."""
+    """Display names of a job, used by filters and nothing else."""
 
     data: str
     model: str
@@ -72,6 +72,11 @@ class Job:
 
     def done(self, store: Store) -> bool:
         return all(store.get(kind, key) is not None for kind, key in self.makes)
+
+
+def id_of(plain: Plain) -> str:
+    """The identity of a job that is JSON."""
+    return f"{plain['stage']}-{plain['key']}"
 
 
 def shared(jobs: Iterable[Job]) -> list[Job]:

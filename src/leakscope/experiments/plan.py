@@ -24,9 +24,10 @@ from leakscope.core.spec import Plain, describe, digest, label
 from leakscope.core.threat import ThreatModel
 from leakscope.experiments.config import AuditConfig, load_data, parts_named
 from leakscope.experiments.experiment import TargetSpec
+from leakscope.experiments.gate_reach import out_of_range, unreachable
 from leakscope.experiments.goal import GOALS, Goal
-from leakscope.experiments.reach import out_of_range, unreachable
-from leakscope.experiments.scene import Scene, choose_metrics
+from leakscope.experiments.scene import Scene, choose_metrics, threat_of
+from leakscope.experiments.usefulness import Usefulness
 from leakscope.models.architecture import Architecture
 from leakscope.models.resolve import resolve
 
@@ -127,7 +128,7 @@ class _Asked:
     def attacks(self, threat: ThreatModel) -> list[Attack]:
         """The attacks that the threat model lets happen; one the user asked for by name must be among them."""
         explicit = not isinstance(self.chosen, str)
-        goal = self.config.goal or "pictures"
+        goal = (self.attempt(GOALS.build, self.config.goal or "pictures") or GOALS.build("pictures")).attacks_for
         specs = (self.attempt(suite, self.chosen, goal) or []) if isinstance(self.chosen, str) else self.chosen
         kept = []
         wanted = self.all_of(ATTACKS.build, specs)
@@ -150,13 +151,14 @@ class _Asked:
         return kept
 
     def goal(self, attacks: Sequence[Attack]) -> Goal:
-        served = {attack.goal for attack in attacks} | ({self.config.goal} if self.config.goal else set())
+        named = None if self.config.goal is None else self.attempt(GOALS.build, self.config.goal)
+        served = {attack.goal for attack in attacks} | ({named.attacks_for} if named else set())
         if len(served) > 1:
             self.problems.append(
                 f"the attacks serve different goals ({', '.join(sorted(served))}), which answer different questions; "
                 "audit them one by one"
             )
-        return GOALS.build(next(iter(sorted(served)), "pictures"))
+        return named or GOALS.build(next(iter(sorted(served)), "pictures"))
 
     def gate(self, goal: Goal) -> Gate | None:
         metrics, _ = choose_metrics(self.config, goal)
@@ -165,10 +167,12 @@ class _Asked:
         computed[EXPOSED] = "high"
         if "leak" not in computed:
             self.problems.append("metrics must include 'leak': floors, controls and flags are built on it")
-        return self.attempt(Gate.parse, self.config.gate, computed) if self.config.gate else None
+        return self.attempt(Gate.parse, self.config.gate, computed) if self.config.gate is not None else None
 
     def check_defenses(self, defenses: Sequence[Defense], architecture: Architecture) -> None:
         config, carried = self.config, architecture.defense
+        if architecture.grants is not None and (config.training.epochs or config.pretraining):
+            self.problems.append("a model behind an interface cannot be trained; leave --epochs and pretraining out")
         parts = list(dict.fromkeys(part for defense in defenses for part in members(defense)))
         if config.training.epochs == 0:
             self.problems += [
@@ -198,7 +202,13 @@ class _Asked:
             self.problems.append(f"no weights at {config.weights}; give a safetensors file")
 
 
-def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture: Architecture | None = None) -> Plan:
+def make_plan(
+    config: AuditConfig,
+    *,
+    data: ImageSet | None = None,
+    architecture: Architecture | None = None,
+    utility: Usefulness | None = None,
+) -> Plan:
     """Check every part of a configuration and build what it names; all problems come in one message."""
     asked = _Asked(config)
     architecture = architecture or asked.attempt(resolve, config.model)
@@ -207,6 +217,8 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
     wanted = config.defenses if carried is None or "defenses" in config.model_fields_set else [carried]
     defenses = asked.all_of(build_defense, wanted)
     threat = config.threat.model()
+    if architecture is not None:
+        threat = asked.attempt(threat_of, config, architecture) or threat
     attacks = asked.attacks(threat)
     goal = asked.goal(attacks)
     gate = asked.attempt(asked.gate, goal)
@@ -214,7 +226,7 @@ def make_plan(config: AuditConfig, *, data: ImageSet | None = None, architecture
         asked.check_defenses(defenses, architecture)
     if asked.problems:
         raise UsageError("; ".join(asked.problems))
-    scene = Scene.load(config, goal, data=data, architecture=architecture)
+    scene = Scene.load(config, goal, data=data, architecture=architecture, utility=utility)
     cuts = _checked_cuts(scene)
     if config.weights is not None:
         for defense in defenses:  # weights that fit none of them are better refused now
@@ -275,7 +287,10 @@ def _checked_cuts(scene: Scene) -> list[str]:
         # No cut asked for and none proposed: after a fifth of the network's compute.
         wanted = [min(found.values(), key=lambda cut: abs(cut.compute - 0.2)).name]
     if not wanted:
-        raise UsageError(f"{label(scene.architecture)} has no layer where it can be cut in two")
+        raise UsageError(
+            f"{label(scene.architecture)} has no layer where it can be cut in two; give its parts layers of their "
+            "own, or audit its answers alone: leakscope.audit(a function from pictures to scores, …)"
+        )
     for cut in wanted:
         if cut not in found:
             near = difflib.get_close_matches(cut, found, n=3, cutoff=0.4) or list(found)[:8]
@@ -290,7 +305,7 @@ def _checked_cuts(scene: Scene) -> list[str]:
 def _suited(
     scene: Scene, attacks: list[Attack], defenses: list[Defense], cuts: list[str], *, required: Sequence[Attack]
 ) -> tuple[dict[tuple[str, Defense], list[Attack]], list[LeftOut]]:
-    """The attacks of every target; what cannot run there drops out.
+    """The attacks of every target; attacks that cannot run there are left out.
 
     An attack that is `required`, since the user asked for it by name, must be able to run on one target at least.
     """
@@ -303,7 +318,12 @@ def _suited(
         for defense in defenses:
             with seeds.ambient(0, "plan", "rebuild"):
                 split = _rebuilt(plain, defense, scene.splits.public.images[:2])
-            reasons = {attack: attack.unsuited(split, scene.splits.private.shape) for attack in attacks}
+            shape = scene.splits.private.shape
+            reasons = {
+                attack: attack.unsuited(split, shape)
+                or (None if attack in required else attack.redundant(split, shape))
+                for attack in attacks
+            }
             suited[cut, defense] = [attack for attack, reason in reasons.items() if reason is None]
             left_out += [
                 LeftOut(label(attack), label(defense), cut, reason)

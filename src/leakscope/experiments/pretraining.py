@@ -29,9 +29,9 @@ class Pretraining:
     `least` leaves out classes with fewer pictures; `data` names another set than the public split.
     """
 
-    training: Training = field(default_factory=Training)
-    least: int = 5
-    data: str | None = None
+    training: Training = field(default_factory=Training)  # as for a target
+    least: int = 5  # classes with fewer pictures are left out
+    data: str | None = None  # another data set than the public split
 
     def pictures(self, public: ImageSet, root: Any) -> ImageSet:
         """The pictures to learn from, classes numbered anew."""

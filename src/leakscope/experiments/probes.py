@@ -1,4 +1,4 @@
-"""Questions to a release before it is attacked: does it answer alike, evenly and smoothly, and what does it withhold?
+"""Probes of a release before it is attacked: is it repeatable, even and smooth, and what does it hide?
 
 The answers do not depend on the threat. They say where the failure of an attack would mean nothing.
 """
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks._sights import choose, look
+from leakscope.attacks._sights import choose, held_out_error, look
+from leakscope.auditing.flags import UNEVEN
 from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
@@ -32,8 +33,12 @@ _CHAOTIC = 0.25
 _CENTRES, _DIRECTIONS, _CHANGES = 4, 32, 128
 #: … their deviation in pixels of range one, and how exactly the release is read, in deviations of each feature.
 _SMALL, _READING = 0.01, 1.5e-3
-#: Pictures from which the server's own activations are read, and pictures that are rebuilt.
+#: Pictures from which the server's own activations are read, and pictures that are rebuilt …
 _READ, _REBUILT = 400, 100
+#: … as many where it is listened to picture by picture, and tensors that are read at most.
+_HEARD, _HEARD_REBUILT, _HEARD_TENSORS = 240, 60, 1024
+#: Groups of features that are exchanged between pictures, and the share of answers that must stay the same.
+_GROUPS, _SAME_ANSWER = 32, 0.98
 
 
 @dataclass(frozen=True)
@@ -46,12 +51,15 @@ class Probed:
     chaotic: float  # share of moving features that a change nobody sees moves as much as another picture does
     server_leak: float | None  # what ridge rebuilds from the server's own activations
     follows: float  # share of small changes of a picture that can be read from what they change in its release
+    unused: float  # share of features that tell pictures of a label apart and could be those of another picture
+    opaque: bool  # the server's answer does not follow from the release by operations that can be watched
 
 
 def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Probed:
-    """Ask a release everything; costs a few hundred forward passes and no training."""
+    """Run all probes; costs a few hundred forward passes and no training."""
     images = heldout.images
     told_apart, chaotic = _cells(split, images, device)
+    unused, opaque = _unused(split, images, device)
     return Probed(
         batch_dependent=depends_on_batch(split, images, device),
         unsteady=_unsteady(split, images, device),
@@ -59,6 +67,8 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
         chaotic=chaotic,
         server_leak=_server_leak(split, public, heldout, device),
         follows=_follows(split, images, device),
+        unused=unused,
+        opaque=opaque,
     )
 
 
@@ -246,6 +256,58 @@ def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
     return float(torch.tensor(found).median()) if found else 0.0
 
 
+def _unused(split: SplitModel, images: Tensor, device: torch.device) -> tuple[float, bool]:
+    """The share of features that the server does not need, if they tell pictures apart; and whether it is opaque.
+
+    What the server decodes shows in its activations, and is attacked there. What it does not need must not be sent:
+    features that may be exchanged for those of other pictures without changing the answers, and that still differ
+    between pictures of one label under the same random numbers, are a message to somebody else. Groups of features
+    are exchanged, those with the least effect first, as long as answers stay as they are.
+    """
+    sample = images[:_COMPARED].to(device)
+    with torch.no_grad():
+        released = torch.cat([_drawn(split, part, 5) for part in sample.split(64)])
+    sent = released.clone().requires_grad_()
+    with torch.enable_grad():
+        scores = split.decide(sent, sample)
+        labels = scores.argmax(1)
+        own = scores.gather(1, labels[:, None]).sum()
+        gradient = torch.autograd.grad(own, sent, allow_unused=True)[0] if scores.requires_grad else None
+    if gradient is None:
+        return 0.0, True
+    spread = one_by_one(split, sample)
+    telling = spread.std(0) > 1e-6 * spread.abs().amax(0).clamp_min(1e-30)
+    places = telling.nonzero()[:, 0]
+    if len(places) < 2:
+        return 0.0, False
+    effect = (gradient.flatten(1).abs().mean(0).cpu().double() * spread.std(0))[places]
+    groups = [part for part in places[effect.argsort()].tensor_split(min(_GROUPS, len(places))) if len(part)]
+    order = torch.randperm(len(sample), generator=seeds.generator(0, "probe", "exchanged"))
+
+    @torch.no_grad()
+    def answers(exchanged: Tensor) -> tuple[float, float]:
+        flat = released.flatten(1).clone()
+        where = exchanged.to(device)
+        flat[:, where] = flat[order.to(device)][:, where]
+        found = split.decide(flat.view_as(released), sample)
+        moved = (found.softmax(1) - scores.detach().softmax(1)).abs().sum(1)
+        return float((found.argmax(1) == labels).float().mean()), float(moved.mean())
+
+    groups.sort(key=lambda group: answers(group)[1])
+    # The longest beginning of that order that may be exchanged, by halving.
+    low, high = 0, len(groups)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if answers(torch.cat(groups[:middle]))[0] >= _SAME_ANSWER else (low, middle - 1)
+    if low == 0:
+        return 0.0, False
+    free = torch.cat(groups[:low])
+    peers = (labels[:, None] == labels).cpu() & ~torch.eye(len(labels), dtype=torch.bool)
+    told = ~(alike(spread[:, free], spread[:, free]) & peers).any(1) & peers.any(1)
+    tells = float(told.float().mean()) > UNEVEN[0]
+    return (len(free) / len(places) if tells else 0.0), False
+
+
 @torch.no_grad()
 def _server_leak(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> float | None:
     """What ridge rebuilds of held-out pictures from released features and from what the server makes of them.
@@ -268,8 +330,32 @@ def _server_leak(split: SplitModel, public: ImageSet, heldout: ImageSet, device:
             seen.setdefault(name, []).append(features.cpu())
     sights = {name: torch.cat(parts) for name, parts in seen.items()}
     whole = {name: features for name, features in sights.items() if len(features) == len(images)}
-    _, errors = choose(whole, images)
-    reference = class_means(public, heldout.labels[: len(asked)])
-    unknown = float((asked - reference).square().mean())
+    errors = choose(whole, images).errors
+    unknown = float((asked - class_means(public, heldout.labels[: len(asked)])).square().mean())
     best = min(errors.values())
-    return None if unknown == 0 or best == float("inf") else 1 - best / unknown
+    if unknown == 0 or best == float("inf"):
+        return None
+    return max(1 - best / unknown, _overheard_leak(split, public, heldout, device))
+
+
+def _overheard_leak(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> float:
+    """What ridge rebuilds from any tensor that the server computes for one picture at a time, of whatever shape."""
+    asked = heldout.images[: min(_HEARD_REBUILT, len(public) // 4)]
+    images = torch.cat((public.images[: 4 * len(asked)][:_HEARD], asked))
+    heard: list[list[Tensor]] = []
+    for number, x in enumerate(images):
+        x = x[None].to(device)
+        heard.append(split.overheard(x, _drawn(split, x, 1000 + number)))
+    fewest = min(len(own) for own in heard)
+    # Counted from the front and from the back: a server may compute something more for some pictures.
+    lined_up = [[own[place] for own in heard] for place in (*range(fewest), *range(-fewest, 0))]
+    sights: dict[bytes, Tensor] = {}
+    for rows in lined_up:
+        if len({len(row) for row in rows}) == 1 and len(sights) < _HEARD_TENSORS:
+            stacked = torch.stack(rows)
+            moving = stacked.std(0) > 0
+            if bool(moving.any()) and bool(stacked.isfinite().all()):
+                sights.setdefault(stacked[:2].numpy().tobytes(), stacked)
+    errors = [held_out_error(features, images) for features in sights.values()]
+    unknown = float((asked - class_means(public, heldout.labels[: len(asked)])).square().mean())
+    return max((1 - error / unknown for error in errors), default=0.0)

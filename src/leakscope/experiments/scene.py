@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import nn
 
 from leakscope.core import seeds
-from leakscope.core.data import DATASETS, ImageSet, Splits
+from leakscope.core.data import DATASETS, UNLABELLED, ImageSet, Splits
 from leakscope.core.defense import Defense
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Scored
 from leakscope.core.model import Cut, SplitModel, cuts
 from leakscope.core.results import ThreatRecord
 from leakscope.core.spec import Plain, describe, label
-from leakscope.core.threat import ThreatModel
+from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.images import checked
 from leakscope.data.split_index import read_index
 from leakscope.data.splits import SplitIndex
@@ -25,6 +25,7 @@ from leakscope.experiments.building import build_split
 from leakscope.experiments.config import AuditConfig, load_data, load_parts
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.goal import GOALS, Goal
+from leakscope.experiments.usefulness import Usefulness
 from leakscope.models._exported import ExportedArchitecture
 from leakscope.models.architecture import Architecture
 from leakscope.models.resolve import instantiate, normalized, resolve
@@ -51,6 +52,7 @@ class Scene:
     unavailable: dict[str, str]  # metrics that cannot be computed here, and why
     threat: ThreatModel
     weights: str | None  # digest of given weights
+    utility: Usefulness | None = None  # what networks are good for, where it is not accuracy
 
     @classmethod
     def load(
@@ -60,17 +62,29 @@ class Scene:
         *,
         data: ImageSet | None = None,
         architecture: Architecture | None = None,
+        utility: Usefulness | None = None,
     ) -> Scene:
         goal = goal or GOALS.build(config.goal or "pictures")
         data, index, splits = _divided(config, data)
+        splits = goal.divided(splits)
+        if goal.labelled and data.classes == UNLABELLED:
+            raise UsageError(
+                "these pictures have no labels: put them into one folder per class, or measure against the mean "
+                "picture with --set goal=unlabelled"
+            )
+        if goal.labelled and (config.utility or utility):
+            raise UsageError("utility takes the place of accuracy where there are no labels; set goal=unlabelled")
+        if config.utility is not None:
+            utility = Usefulness.of(config.utility)
         if not len(splits.private) and goal.kind_name == "identities":
             raise UsageError("identities are rebuilt of those the network was trained on; give them with --private")
         metrics, unavailable = choose_metrics(config, goal, pixels=data.pixels)
+        architecture = normalized(architecture or resolve(config.model), config.normalize)
         return cls(
-            config=config, data=data, index=index, splits=splits,
-            architecture=normalized(architecture or resolve(config.model), config.normalize),
+            config=config, data=data, index=index, splits=splits, architecture=architecture,
             goal=goal, metrics=metrics, unavailable=unavailable,
-            threat=config.threat.model(), weights=file_digest(config.weights) if config.weights else None,
+            threat=threat_of(config, architecture), weights=file_digest(config.weights) if config.weights else None,
+            utility=utility,
         )  # fmt: skip
 
     @property
@@ -143,6 +157,7 @@ class Scene:
             seed=seed,
             pretraining=self._first_training,
             stop=stop,
+            utility=None if self.utility is None else self.utility.identity,
         )
 
     @property
@@ -153,13 +168,18 @@ class Scene:
 
     def network(self) -> nn.Module:
         """The network, whole and undefended, before any weights that were given: for looking at its layers."""
-        return instantiate(self.architecture, self.splits.private.shape, len(self.splits.private.classes))
+        return instantiate(self.architecture, self.splits.private.shape, self.outputs)
+
+    @property
+    def outputs(self) -> int:
+        """Classes that a network is built for; 0: it has outputs of its own, whatever they are."""
+        return len(self.splits.private.classes) if self.goal.labelled else 0
 
     def build(self, spec: TargetSpec) -> SplitModel:
         """The untrained network with its defence and the weights it was given."""
         return build_split(
             self.architecture, spec.cut, spec.defense, example=self.splits.public.images[:2],
-            classes=len(self.splits.private.classes), seed=spec.seed, weights=self.config.weights,
+            classes=self.outputs, seed=spec.seed, weights=self.config.weights,
         )  # fmt: skip
 
     @cached_property
@@ -169,6 +189,25 @@ class Scene:
             model = self.network().eval()
         found = cuts(model, self.splits.public.images[:2], self.architecture.normalization())
         return {cut.name: cut for cut in found}
+
+
+def threat_of(config: AuditConfig, architecture: Architecture) -> ThreatModel:
+    """What the attacker is handed: what was asked for, as far as the network has it to give.
+
+    A service has no weights to hand over. Access that was named is refused there; the usual one gives way.
+    """
+    threat, most = config.threat.model(), architecture.grants
+    if most is None:
+        return threat
+    if "access" not in config.threat.model_fields_set:
+        return replace(threat, access=threat.access & {Access(name) for name in most})
+    missing = sorted(threat.access - most)
+    if missing:
+        raise UsageError(
+            f"a model behind an interface has no {', '.join(missing)} to hand over; threat.access may name "
+            f"{', '.join(sorted(most))}"
+        )
+    return threat
 
 
 def _divided(config: AuditConfig, data: ImageSet | None) -> tuple[ImageSet, SplitIndex | None, Splits]:

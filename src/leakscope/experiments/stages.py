@@ -39,7 +39,6 @@ from leakscope.experiments.scene import Scene, threat_record
 from leakscope.experiments.training import History, Training, predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.separability import separability
-from leakscope.metrics.utility import accuracy, calibration
 from leakscope.stats.summaries import summarize, summarize_leak
 from leakscope.store import Store
 
@@ -64,7 +63,7 @@ class Target:
 def train_target(scene: Scene, spec: TargetSpec, place: Workplace) -> Target:
     """Stage train: the target with its defence, from the store or trained now, and what it is good for."""
     split = scene.build(spec).to(place.device)
-    if spec.training["epochs"]:
+    if spec.epochs:
         split = _trained(scene, spec, split, scene.config.training, place)
     split.eval().requires_grad_(False)
     with place.store.claim("target", spec.key) as known:
@@ -112,7 +111,7 @@ def _started(scene: Scene, spec: TargetSpec, training: Training, place: Workplac
 
 
 def _begin_with(first: SplitModel, split: SplitModel) -> None:
-    """Weights that a defence's own layers take the place of stay as they were drawn."""
+    """Load the start weights; layers that a defence replaced keep their initial weights."""
     transplant(first.model.state_dict(), split)
 
 
@@ -127,17 +126,19 @@ def _begin_with_public_classes(scene: Scene, spec: TargetSpec, split: SplitModel
 
 @torch.no_grad()
 def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplace) -> TargetRecord:
-    """Use and shape of a target."""
+    """Accuracy, calibration and feature shape of a target."""
     heldout, device = scene.splits.heldout, place.device
     rng = seeds.generator(spec.seed, "target", "accuracy", device=device)
     scores = predict(split, heldout.images, rng, device)
+    if not torch.isfinite(scores).all():
+        raise UsageError(f"{label(scene.architecture)} gives scores that are NaN or infinite; give it other weights")
     sample = heldout.images[:256].to(device)
     released = split.release(sample, rng)
     again = split.release(sample[:8], seeds.generator(1, "again", device=device))
     once = split.release(sample[:8], seeds.generator(2, "again", device=device))
     spread, unit = (separability(released.cpu().flatten(1), unit_norm=unit_norm) for unit_norm in (False, True))
     probed = probe(split, scene.splits.public, heldout, device)
-    trained = place.store.get("trained", spec.weights_key) if spec.training["epochs"] else None
+    trained = place.store.get("trained", spec.weights_key) if spec.epochs else None
     return TargetRecord(
         key=spec.key,
         trained=None if trained is None else trained.key,
@@ -149,8 +150,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         seed=spec.seed,
         # A network of somebody else may hold a defence of its own; see `Plan.explicit_twin`.
         undefended=spec.undefended and not scene.architecture.foreign,
-        accuracy=accuracy(scores, heldout.labels),
-        calibration=calibration(scores, heldout.labels),
+        **scene.goal.use(scores, heldout, scene.utility).fields,
         input_shape=heldout.shape,
         classes=heldout.classes,
         feature_shape=tuple(released.shape[1:]),
@@ -160,7 +160,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         separability=Spread(spread.min, spread.mean, spread.max),
         unit_separability=Spread(unit.min, unit.mean, unit.max),
         stop=spec.stop,
-        has_use=spec.weights is not None or spec.training["epochs"] > 0 or scene.architecture.trained,
+        has_use=spec.weights is not None or spec.epochs > 0 or scene.architecture.trained,
         identity=spec.plain(),
         notes={} if trained is None else trained.record["notes"],
         unsteady=probed.unsteady,
@@ -168,6 +168,8 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         chaotic=probed.chaotic,
         server_leak=probed.server_leak,
         follows=probed.follows,
+        unused=probed.unused,
+        opaque=probed.opaque,
     )
 
 
@@ -243,16 +245,29 @@ def prepare(case: Case, view: View, place: Workplace) -> Prepared:
     """Stage prepare: what the attack learns before it sees a victim, from the store or learnt now."""
     key = case.spec.prepared_key
     if not case.attack.keep_prepared:
-        return case.attack.prepare(view, case.rng("prepare", place.device))
+        return _learnt(case, view, place)
     with place.store.claim("prepared", key) as done:
         if done is not None:
             diagnostics = from_json(Diagnostics, done.record["diagnostics"])
+            view.budget.spent += diagnostics.queries
             return Prepared({k: brought(t, place.device) for k, t in done.tensors().items()}, diagnostics)
         progress.say(f"{label(case.attack)}: preparing")
-        prepared = case.attack.prepare(view, case.rng("prepare", place.device))
+        prepared = _learnt(case, view, place)
         record = {"plan": describe(case.spec), "diagnostics": to_json(prepared.diagnostics)}
         place.store.put("prepared", key, record, prepared.tensors)
     return prepared
+
+
+def _learnt(case: Case, view: View, place: Workplace) -> Prepared:
+    """What the attack learns now, with its price: whoever reads it from the store pays nothing, and it was not free."""
+    before, started, worked = view.budget.spent, time.monotonic(), time.process_time()
+    prepared = case.attack.prepare(view, case.rng("prepare", place.device))
+    price = prepared.diagnostics.spent(
+        queries=view.budget.spent - before,
+        seconds=time.monotonic() - started,
+        cpu_seconds=time.process_time() - worked,
+    )
+    return replace(prepared, diagnostics=price)
 
 
 def reconstruct(case: Case, place: Workplace) -> Rebuilt:
@@ -261,9 +276,9 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
     key = case.spec.key(case.victims.digest())
     with place.store.claim("attack", key) as done:
         if done is None:
-            started, worked = time.monotonic(), time.process_time()
             view = case.view(place)
             prepared = prepare(case, view, place)
+            started, worked = time.monotonic(), time.process_time()
             progress.say(f"{label(case.attack)}: rebuilding {len(case.victims)} pictures")
             seen = case.observe(place.device)
             guess = case.attack.reconstruct(view, prepared, seen, case.rng("reconstruct", place.device))
@@ -273,8 +288,8 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
                 raise FloatingPointError(f"{label(case.attack)} returned pictures that are not finite")
             found = guess.diagnostics.spent(
                 queries=view.budget.spent,
-                seconds=time.monotonic() - started,
-                cpu_seconds=time.process_time() - worked,
+                seconds=prepared.diagnostics.seconds + time.monotonic() - started,
+                cpu_seconds=prepared.diagnostics.cpu_seconds + time.process_time() - worked,
             )
             record = {"plan": describe(case.spec), "diagnostics": to_json(found), "strays": case.strays(seen)}
             kept = {"guess": images.clamp(0, 1) if case.victims.pixels else images}
@@ -295,19 +310,27 @@ def score(case: Case, rebuilt: Rebuilt, place: Workplace) -> AttackResult:
     key = score_key(rebuilt.key, scene.metrics, scene.goal.judged_by(scene))
     with place.store.claim(case.kind, key) as done:
         if done is None:
-            found = scene.goal.score(case, rebuilt.images, place, rebuilt.read)
-            kept = found.values if found.scale is None else {**found.values, SCALE: found.scale}
-            result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
-            result = replace(
-                result, mismatched=found.mismatched, label_floor=found.label_floor,
-                observed_accuracy=found.observed_accuracy, exposed=found.exposed, strays=rebuilt.strays, **case.extra,
-            )  # fmt: skip
+            result, kept = scored(case, rebuilt, place)
             if case.kind == "result":
                 keep_victims(place.store, case.victims)
             place.store.put(case.kind, key, {"summary": to_json(result)}, kept)
     entry = place.store.get(case.kind, key)
     assert entry is not None
     return from_json(AttackResult, entry.record["summary"])
+
+
+def scored(case: Case, rebuilt: Rebuilt, place: Workplace) -> tuple[AttackResult, Mapping[str, Tensor]]:
+    """The result of a reconstruction, and every metric by victim; nothing is read from the store, nor kept."""
+    scene = case.scene
+    key = score_key(rebuilt.key, scene.metrics, scene.goal.judged_by(scene))
+    found = scene.goal.score(case, rebuilt.images, place, rebuilt.read)
+    kept = found.values if found.scale is None else {**found.values, SCALE: found.scale}
+    result = _result(case, key, rebuilt, summaries(kept, scene.metrics))
+    result = replace(
+        result, mismatched=found.mismatched, label_floor=found.label_floor,
+        observed_accuracy=found.observed_accuracy, exposed=found.exposed, strays=rebuilt.strays, **case.extra,
+    )  # fmt: skip
+    return result, kept
 
 
 def _result(case: Case, key: str, rebuilt: Rebuilt, metrics: Mapping[str, Summary]) -> AttackResult:

@@ -48,7 +48,7 @@ class PixelPath(nn.Module):
 
 
 class _Scores(nn.Module):
-    """A head that says nothing: class scores are zero."""
+    """A head whose class scores are all zero."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def canary_leak(planted: Canary, guess: Tensor, truth: Tensor, class_mean: Tenso
 
 
 def stand_in(scene: Scene, split: SplitModel, key: str, name: str, spec: TargetSpec, place: Workplace) -> Target:
-    """A network of known answer in a target's place; `spec` is the target it stands in for."""
+    """A network with a known answer, used as a target; `spec` is the target it stands in for."""
     named, none = Method((name,), name, {}, {}), Method(("none",), "none", {}, {})
     record = TargetRecord(
         key=key, trained=None, setting="control", data=scene.data_name, model=named, defense=none,

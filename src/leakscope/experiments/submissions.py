@@ -16,6 +16,7 @@ from torch import Tensor
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
 from leakscope.core.results import AttackResult, Diagnostics, Finding, Traits, to_json
 from leakscope.core.spec import digest
 from leakscope.core.threat import Access, View
@@ -72,7 +73,7 @@ class Outside(Attack):
 def read_reconstructions(path: Path, card: Card, victims: ImageSet) -> Tensor:
     """One picture for each victim, checked against the card and the victims' shape."""
     try:
-        content = path.read_bytes()
+        content = require_file(path).read_bytes()
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise UsageError(f"cannot read {path} ({str(error).splitlines()[0]}); give a safetensors file") from None

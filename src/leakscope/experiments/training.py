@@ -19,33 +19,40 @@ from leakscope.core.data import ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.spec import LATER
-from leakscope.experiments.stepping import Moment, losses, release_rng, set_up, stepped
+from leakscope.experiments.training_step import Moment, losses, release_rng, set_up, stepped
 
 
 @dataclass(frozen=True)
 class Training:
     """How a target is trained. `patience` stops early on a validation slice of the private data."""
 
-    epochs: int = 10
-    batch: int = 64
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: float = 2e-3
-    weight_decay: float = 1e-4
-    momentum: float = 0.9
-    schedule: Literal["cosine", "multistep", "fifths", "constant"] = "cosine"
+    epochs: int = 10  # 0: as it is
+    batch: int = 64  # pictures per step
+    optimizer: Literal["adamw", "sgd"] = "adamw"  # with weight decay apart from the gradient, or plain
+    learning_rate: float = 2e-3  # at the end of the warm-up
+    weight_decay: float = 1e-4  # of all parameters
+    momentum: float = 0.9  # of sgd
+    schedule: Literal["cosine", "multistep", "fifths", "constant"] = "cosine"  # how the learning rate falls
     warmup: float = 0.05  # share of all steps
     patience: int | None = None  # epochs without a better validation accuracy
     # Shifts of up to an eighth, and mirror images of colour pictures, or of all where "mirrored" (faces, not digits).
     augment: bool | Literal["mirrored"] = False
-    mixed_precision: bool = False
+    mixed_precision: bool = False  # bfloat16 where the device has it
     #: Epochs after which the weights are kept beside the last ones: early-stopped twins of one run.
     keep: tuple[int, ...] = field(default=(), metadata=LATER)
     #: How an undefended network is trained first, once for each seed; every defence then begins with its weights.
     start: Training | None = field(default=None, metadata=LATER)
+    nesterov: bool = field(default=False, metadata=LATER)  # of sgd
+    #: Pictures of one epoch, drawn anew for each; None: all. Short epochs let defences that refit by epochs do so.
+    pictures: int | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.batch < 2:
             raise ValueError("epochs must be at least 0 and batch at least 2")
+        if self.pictures is not None and self.pictures < self.batch:
+            raise ValueError(f"pictures of an epoch must be at least one batch of {self.batch}, or leave them out")
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum <= 0):
+            raise ValueError("nesterov is a form of momentum: it needs optimizer sgd and a momentum above 0")
         if self.learning_rate <= 0 or not 0 <= self.warmup < 1:
             raise ValueError("learning_rate must be positive and warmup a share in [0, 1)")
         if self.patience is not None and self.patience < 1:
@@ -78,7 +85,7 @@ _SCHEDULES: dict[str, Callable[[float], float]] = {
 
 @dataclass
 class History:
-    """What training looked like, an epoch a row."""
+    """History of a training, one row per epoch."""
 
     loss: list[float] = field(default_factory=list)
     penalty: list[float] = field(default_factory=list)
@@ -105,7 +112,7 @@ def train(
 
     Every epoch draws from generators named after it, so a run that resumes from a checkpoint gives
     the numbers of a run that was never interrupted. `reached` is called after every epoch of `training.keep`,
-    before a checkpoint can pass it by.
+    before the next checkpoint is written.
     """
     defense = split.defense
     data = defense.augment(data, seeds.generator(seed, "target", "augment"))
@@ -144,7 +151,7 @@ class _Run:
         self.seed, self.device = seed, device
         self.optimizer = _optimizer(training, stepped(split, aux))
         self.epoch = 0
-        self.steps = max(1, len(data) // training.batch)
+        self.steps = max(1, min(len(data), training.pictures or len(data)) // training.batch)
         self.history = History()
         self.best: dict[str, Tensor] | None = None
         self.saved_at = time.monotonic()
@@ -252,7 +259,9 @@ def _optimizer(training: Training, parameters: list[nn.Parameter]) -> torch.opti
         raise UsageError("the defence leaves no parameter to train; free a layer or set training.epochs to 0")
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimizer == "sgd":
-        return torch.optim.SGD(parameters, rate, momentum=training.momentum, weight_decay=decay)
+        return torch.optim.SGD(
+            parameters, rate, momentum=training.momentum, weight_decay=decay, nesterov=training.nesterov
+        )
     return torch.optim.AdamW(parameters, rate, weight_decay=decay)
 
 

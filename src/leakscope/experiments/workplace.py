@@ -1,4 +1,4 @@
-"""Where work happens."""
+"""The store and the device of a run."""
 
 from __future__ import annotations
 

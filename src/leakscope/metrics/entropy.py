@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,9 +34,6 @@ class ErrorBound:
     blind: float
     nats: float
     dimensions: int
-
-    def as_dict(self) -> dict[str, float | int]:
-        return asdict(self)
 
 
 def information_bound(fit: Tensor, fit_groups: Tensor, features: Tensor, groups: Tensor, sigma: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,9 +20,6 @@ class Separability:
     mean: float
     max: float
     n: int
-
-    def as_dict(self) -> dict[str, float | int]:
-        return asdict(self)
 
 
 def separability(features: Tensor, *, at_most: int = 512, seed: int = 0, unit_norm: bool = False) -> Separability:

@@ -24,6 +24,7 @@ from typing import Any
 from torch import nn
 
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
 from leakscope.core.model import SplitModel
 from leakscope.core.own_code import names_code
 from leakscope.core.spec import Plain, digest
@@ -41,7 +42,7 @@ NOT_PORTABLE = frozenset({"given", "path", "hf"})
 
 def sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with require_file(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); copy the whole folder again") from None
@@ -124,7 +125,7 @@ def _snapshot(folder: Path) -> Path:
 
 def _description(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with require_file(path).open("rb") as file:
             text = file.read(LONGEST + 1)
         if len(text) > LONGEST:
             raise UsageError(f"{path} is larger than {LONGEST} bytes, which no description is; get it again")
@@ -175,6 +176,7 @@ class ExportedArchitecture(Architecture):
 
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         own = self.exported
+        classes = classes or len(own.classes)
         if (image_shape, classes) != (own.shape, len(own.classes)):
             reads, given = ("×".join(map(str, shape)) for shape in (own.shape, image_shape))
             raise UsageError(

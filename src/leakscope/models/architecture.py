@@ -43,6 +43,11 @@ class Architecture(ABC):
         return False
 
     @property
+    def grants(self) -> frozenset[str] | None:
+        """All that an attacker can be handed of it, whatever the threat model names; None: everything."""
+        return None
+
+    @property
     def defense(self) -> Plain | None:
         """The description of the defence it comes with; None: it comes without."""
         return None

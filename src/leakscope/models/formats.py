@@ -13,14 +13,8 @@ _SCRIPT = (
     "is TorchScript, whose layers run inside its own interpreter, where features at a cut cannot be read or changed; "
     f"{_PYTHON}, and its weights as safetensors, saved where you trust it"
 )
-_EXPORTED = (
-    "is a torch.export program, which torch reads by unpickling and whose graph cannot be copied or rebuilt; "
-    f"{_PYTHON}, and its weights as safetensors: save_file(torch.export.load(…).state_dict, 'w.safetensors')"
-)
-_ONNX = (
-    "is ONNX: a graph of operators that is not made of PyTorch layers, which attacks and defences need; "
-    "convert it to PyTorch (such as with onnx2torch) and audit the module through leakscope.audit(module, …)"
-)
+_EXPORTED = "is a torch.export program, not weights alone; give it as --model pt2:FILE"
+_ONNX = "is an ONNX network, not weights alone; give it as --model FILE.onnx"
 _KERAS = "is a network of another framework; Leakscope audits PyTorch networks"
 
 
@@ -48,12 +42,15 @@ def format_of(path: Path) -> str | None:
 _REASONS = {"torchscript": _SCRIPT, "pt2": _EXPORTED, "onnx": _ONNX, "keras": _KERAS, "weights": _WEIGHTS}
 
 
-def refuse_model_file(text: str) -> None:
-    """Say what a file given as --model is, and what to do with it."""
+def model_file(text: str) -> dict[str, str] | None:
+    """The network in a file given as --model, where one can be read; None where no file is named."""
     path = Path(text)
     found = format_of(path)
-    if found is not None and ":" not in text:
-        raise UsageError(f"{path} {_REASONS[found]}")
+    if found is None or ":" in text:
+        return None
+    if found in {"pt2", "onnx"}:
+        return {"kind": found, "path": text}
+    raise UsageError(f"{path} {_REASONS[found]}")
 
 
 def refuse_weights_file(path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from leakscope.core.errors import UsageError
+from leakscope.core.calls import calling
+from leakscope.core.errors import UsageError, ended_by
 from leakscope.models.architecture import MODELS, Architecture, normalization_from, normalize_field
 from leakscope.models.weights import file_digest
 
@@ -52,13 +53,11 @@ class OwnFile(Architecture):
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         name = f"{self.path}:{self.factory}"
         factory = self._factory()
-        offered = {
-            "image_shape": image_shape,
-            "classes": classes,
-            "num_classes": classes,
-            "channels": image_shape[0],
-            "in_channels": image_shape[0],
-        }
+        offered: dict[str, Any] = {
+            "image_shape": image_shape, "channels": image_shape[0], "in_channels": image_shape[0],
+        }  # fmt: skip
+        if classes:  # pictures without labels leave the number to the function
+            offered |= {"classes": classes, "num_classes": classes}
         parameters = inspect.signature(factory).parameters.values()
         required = [
             p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
@@ -68,8 +67,11 @@ class OwnFile(Architecture):
             raise UsageError(f"{name} asks for {asked}; give defaults, or take any of: {', '.join(offered)}")
         keywords = {p.name: offered[p.name] for p in parameters if p.name in offered}
         try:
-            model = factory(**keywords)
-        except (Exception, SystemExit) as error:
+            with calling:
+                model = factory(**keywords)
+        except SystemExit as error:
+            raise ended_by(error) from None
+        except Exception as error:
             raise UsageError(f"{name} failed: {_one_line(error)}; mend the function") from None
         if not isinstance(model, nn.Module):
             raise UsageError(f"{name} returns {type(model).__name__}, not a torch.nn.Module; return the network")
@@ -96,8 +98,12 @@ class OwnFile(Architecture):
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # dataclasses and pickling look classes up by their module
         try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
+            with calling:
+                spec.loader.exec_module(module)
+        except SystemExit as error:
+            del sys.modules[name]
+            raise ended_by(error) from None
+        except Exception as error:
             del sys.modules[name]
             remedy = "put its folder on PYTHONPATH" if isinstance(error, ImportError) else "mend the file"
             raise UsageError(f"{self.path} cannot be imported: {_one_line(error)}; {remedy}") from None

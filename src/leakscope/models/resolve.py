@@ -9,18 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakscope.core.errors import UsageError
+from leakscope.core.calls import calling
+from leakscope.core.errors import UsageError, ended_by
 from leakscope.core.memory import allocating, require_room
 from leakscope.core.model import scores_of
 from leakscope.models.architecture import MODELS, Architecture, normalization_from
-from leakscope.models.formats import refuse_model_file
+from leakscope.models.formats import model_file
 
 #: Networks whose size is not ours to plan: running a user's code twice, or torchvision's, tells nothing new.
-_NOT_PLANNED = frozenset({"file", "given", "torchvision", "timm"})
+_NOT_PLANNED = frozenset({"file", "given", "torchvision", "timm", "http", "asked", "pt2", "onnx"})
 
 
 def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
-    """An architecture from a name, `name:field=value`, a mapping, or `path/to/file.py:factory`."""
+    """An architecture from a name, `name:field=value`, a mapping, `path/to/file.py:factory`, or `http://…`."""
+    if isinstance(spec, str) and spec.lower().startswith(("http://", "https://")):
+        spec = {"kind": "http", "url": spec}
     if isinstance(spec, str):
         path, _, factory = spec.rpartition(":")
         if path.endswith(".py") and "=" not in path:
@@ -28,7 +31,7 @@ def resolve(spec: str | Mapping[str, Any] | Architecture) -> Architecture:
         elif spec.endswith(".py") and "=" not in spec:
             spec = {"kind": "file", "path": spec.removeprefix("file:")}
         else:
-            refuse_model_file(spec)
+            spec = model_file(spec) or spec
     return MODELS.build(spec)
 
 
@@ -62,23 +65,37 @@ def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, i
 def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """The network with fresh weights from the ambient generator, once it has been seen to read such pictures.
 
+    With `classes` 0 it may return any tensor with one entry per picture; only networks that bring their outputs can.
+
     One forward pass in eval mode, which also gives lazy layers their shapes: what does not fit is the
     user's to mend, and better known before anything is trained.
     """
     name = architecture.kind_name
+    if classes == 0 and not architecture.trained:
+        raise UsageError(
+            f"{name} is built for a number of classes, and these pictures have none; give a network of your own, "
+            "FILE.py:FACTORY or in Python"
+        )
     size = "×".join(str(length) for length in image_shape)
     _require_room_for(architecture, image_shape, classes)
     with allocating(name, "make it narrower or the pictures smaller"):
         model = architecture.build(image_shape, classes).eval()
     normalize = architecture.normalization() or nn.Identity()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), calling:
             scores = scores_of(model(normalize(torch.zeros(2, *image_shape))))
     except UsageError:
         raise
+    except SystemExit as error:
+        raise ended_by(error) from None
     except Exception as error:  # whatever a user's forward raises
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"{name} cannot read {size} pictures ({reason}); resize them or take another model") from None
+    if classes == 0:
+        if not isinstance(scores, Tensor) or scores.ndim == 0 or len(scores) != 2:
+            got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise UsageError(f"{name} must return a tensor with one entry per picture, not {got}; wrap it so")
+        return model.train()
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise UsageError(

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
 from leakscope.core.memory import require_room
 from leakscope.models.formats import refuse_weights_file
 
@@ -66,7 +67,7 @@ def _compared(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[l
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """Names and tensors of a weights file; nothing in the file is executed."""
-    if not path.is_file():
+    if not require_file(path).is_file():
         raise UsageError(f"no weights file {path}; check the path")
     require_room(2 * path.stat().st_size, str(path), "use a machine with more memory")
     if path.suffix == ".safetensors":
@@ -110,7 +111,7 @@ def sound(state: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) ->
 def file_digest(path: str | Path) -> str:
     """The identity of a file: SHA-256 of its content."""
     try:
-        with Path(path).open("rb") as file:
+        with require_file(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:24]
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); check the path") from None
@@ -127,19 +128,12 @@ def state_digest(model: nn.Module) -> str:
 
 def _require_weights(path: Path) -> None:
     """Refuse, by looking at the names inside, what is no file of weights; and what would unpack to far more."""
-    if path.suffix == ".onnx":
-        raise UsageError(f"{path} is an ONNX network, which is not read; give a PyTorch file of weights")
     try:
         with zipfile.ZipFile(path) as archive:
             items = archive.infolist()
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, UnicodeDecodeError):
         return  # the older format, or damaged: reading it will tell
     inside = {item.filename.rpartition("/")[2] for item in items}
-    if "archive_format" in inside or "serialized_exported_program.json" in inside or path.suffix == ".pt2":
-        raise UsageError(
-            f"{path} is an archive of torch.export; torch reads its parts with pickle, which can run code, so it was "
-            "not read: give the network as --model FILE.py:FACTORY and its weights as safetensors"
-        )
     if "constants.pkl" in inside:
         raise UsageError(f"{path} is a TorchScript network, not weights; {_CONVERT}")
     if sum(item.file_size for item in items) > _PACKED * path.stat().st_size + 1_000_000:

@@ -16,7 +16,7 @@ JUMPS = 0.2
 
 
 def fisher_traces(encode: Encode, images: Tensor, probes: int, rng: torch.Generator) -> Tensor:
-    """Tr(JᵀJ) with J = ∂E/∂x, one number a picture: the trace of the Fisher information of E(x) + N(0, I).
+    """Tr(JᵀJ) with J = ∂E/∂x, one number per picture: the trace of the Fisher information of E(x) + N(0, I).
 
     Exact, a row of J at a time, when there are no more features than `probes`; else Hutchinson's estimate
     E‖Jᵀv‖² over random signs v, which has no bias.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
+
+N = TypeVar("N", bound=nn.Module)
 
 
 def missing(root: Path | None, file: str) -> str | None:
@@ -33,7 +37,7 @@ def weights_path(root: Path | None, file: str) -> Path:
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file; a damaged one is the user's to replace."""
     try:
-        tensors: dict[str, Tensor] = load_file(path)
+        tensors: dict[str, Tensor] = load_file(require_file(path))
         return tensors
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path} cannot be read ({error}); copy the file again") from None
@@ -48,6 +52,24 @@ def part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 def take_over(network: nn.Module, tensors: dict[str, Tensor], device: torch.device) -> None:
     """Make copies of `tensors` the network's own; those that are on the device already never leave it."""
     network.load_state_dict({name: tensor.to(device, copy=True) for name, tensor in tensors.items()}, assign=True)
+
+
+def moved(network: N, device: torch.device) -> N:
+    """The network on a device, its weights in one copy for each kind of number instead of one for each weight."""
+    if device.type == "cpu":
+        return network.to(device)
+    every = [*network.parameters(), *network.buffers()]
+    here = {id(tensor): tensor.detach() for tensor in every if tensor.device.type == "cpu"}
+    there: dict[int, Tensor] = {}
+    for dtype in {tensor.dtype for tensor in here.values()}:
+        own = {name: tensor for name, tensor in here.items() if tensor.dtype == dtype}
+        flat = torch.cat([tensor.flatten() for tensor in own.values()]).to(device)
+        parts = flat.split([tensor.numel() for tensor in own.values()])
+        there |= {name: part.view(x.shape).clone() for (name, x), part in zip(own.items(), parts, strict=True)}
+    moved: N = network._apply(  # type: ignore[no-untyped-call]
+        lambda tensor: there[id(tensor)] if id(tensor) in there else tensor.to(device)
+    )
+    return moved
 
 
 def sha256(path: Path) -> str:

@@ -12,6 +12,7 @@ from leakscope.core import seeds
 from leakscope.core.prior import Material, Prior, PriorState
 from leakscope.core.spec import describe, digest
 from leakscope.nn.adversarial import LOSSES
+from leakscope.nn.precision import Precision
 from leakscope.priors._convolutional import Critic, ladder, settled
 from leakscope.priors._duel import Duel
 from leakscope.priors._game import Batches, Pace, Players, play
@@ -39,6 +40,7 @@ class AdversarialPrior(Prior):
     penalty_every: int
     average: float
     opening: int
+    precision: Precision
 
     def __post_init__(self) -> None:
         if min(self.width, self.latent, self.penalty_every) < 1:
@@ -58,7 +60,7 @@ class AdversarialPrior(Prior):
 
     @property
     def pace(self) -> Pace:
-        return Pace(self.steps, 1, self.learning_rate, self.average)
+        return Pace(self.steps, 1, self.learning_rate, self.average, precision=self.precision)
 
     @abstractmethod
     def finish(self, network: nn.Module, seed: int) -> None:

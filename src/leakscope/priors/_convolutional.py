@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
@@ -50,6 +51,24 @@ class Upward(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         images: Tensor = self.rise(self.lift(z).view(-1, *self.coarse))
+        return images
+
+    @property
+    def blocks(self) -> int:
+        """Hidden maps: the coarse one, and one behind each transposed convolution."""
+        return 1 + sum(isinstance(module, nn.ConvTranspose2d) for module in self.rise)
+
+    def hidden(self, z: Tensor, block: int, changes: Mapping[int, Tensor]) -> Tensor:
+        """The hidden map of a block, when `changes` are added to those before it."""
+        x: Tensor = self.lift(z).view(-1, *self.coarse)
+        for number in range(block):
+            x = self.rise[3 * number : 3 * number + 3](x + changes.get(number, 0))
+        return x
+
+    def finished(self, x: Tensor, changes: Mapping[int, Tensor]) -> Tensor:
+        """Pictures of the last hidden map."""
+        last = self.blocks - 1
+        images: Tensor = self.rise[3 * last :](x + changes.get(last, 0))
         return images
 
 

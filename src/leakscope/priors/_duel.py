@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from leakscope.nn.adversarial import Loss
+from leakscope.nn.precision import exactly
 from leakscope.priors._game import Batches, Players, Rules
 
 
@@ -18,11 +19,13 @@ class Duel(Rules):
 
     def critic_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
         real, fake = self.batches.draw(rng), players.fake(self.batches.size, self.latent, rng)
-        loss = self.loss.critic(players.critic(real), players.critic(fake))
+        loss = self.loss.critic(players.critic(real).float(), players.critic(fake).float())
         if self.penalty and step % self.every == 0:
-            loss = loss + self.penalty * self.every * self.loss.penalty(players.critic, real, fake, rng)
+            with exactly(real.device):
+                penalty = self.loss.penalty(players.critic, real, fake.float(), rng)
+            loss = loss + self.penalty * self.every * penalty
         return loss
 
     def generator_loss(self, players: Players, step: int, rng: torch.Generator) -> Tensor:
         fake = players.fake(self.batches.size, self.latent, rng)
-        return self.loss.generator(players.critic(fake)).mean()
+        return self.loss.generator(players.critic(fake).float()).mean()

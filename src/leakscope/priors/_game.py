@@ -17,6 +17,7 @@ from leakscope.core import progress, seeds
 from leakscope.core.checkpoint import load_checkpoint, save_checkpoint
 from leakscope.core.errors import UsageError
 from leakscope.nn.averages import follow, warmed_up
+from leakscope.nn.precision import Precision, computing
 
 _FOLLOWED = 50  # steps between two points of the loss curves
 _SECONDS = 10  # between two checkpoints, at the least
@@ -74,6 +75,7 @@ class Pace:
     learning_rate: float
     decay: float  # of the average: β in θ̄ ← βθ̄ + (1 − β)θ
     betas: tuple[float, float] = (0.5, 0.99)
+    precision: Precision = "float32"
 
 
 @dataclass
@@ -125,10 +127,14 @@ def play(
             rng = seeds.generator(seed, name, step, device=device)
             players.generator.requires_grad_(False)
             for _ in range(pace.critic_steps):
-                critic_loss = _descend(rules.critic_loss(players, step, rng), optimizers[1])
+                with computing(pace.precision, device):
+                    loss = rules.critic_loss(players, step, rng)
+                critic_loss = _descend(loss, optimizers[1])
             players.generator.requires_grad_(True)
             players.critic.requires_grad_(False)
-            generator_loss = _descend(rules.generator_loss(players, step, rng), optimizers[0])
+            with computing(pace.precision, device):
+                loss = rules.generator_loss(players, step, rng)
+            generator_loss = _descend(loss, optimizers[0])
             players.critic.requires_grad_(True)
             follow(players.average, players.generator, warmed_up(pace.decay, step))
             bar.advance()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.errors import UsageError
+from leakscope.core.files import require_file
 from leakscope.core.prior import Generator, Material, Prior, PriorState, written
 from leakscope.priors._mapping import Mapping
 from leakscope.priors._styled import StyledGenerator
@@ -50,7 +51,7 @@ class GeneratorFile(Prior):
         if min(self.crop or 1, self.resize or 1) < 1:
             raise ValueError("crop and resize count pixels: 1 or more, or leave them out")
         try:
-            with Path(self.file).open("rb") as opened:
+            with require_file(self.file).open("rb") as opened:
                 found = hashlib.file_digest(opened, "sha256").hexdigest()[:24]
         except OSError as error:
             raise UsageError(f"cannot read the generator {self.file} ({error.strerror}); check the path") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -26,11 +28,13 @@ class StyledGenerator(Generator):
         *,
         critic: nn.Module | None = None,
         opinion: Callable[[Tensor], Tensor] | None = None,
+        hidden_maps: bool = False,
     ) -> None:
         super().__init__()
         self.shape, self.latent = shape, latent
         self.mapping, self.synthesis, self.critic = mapping, synthesis, critic
         self._finish, self._opinion = finish, opinion
+        self.hidden_maps = hidden_maps  # the synthesis takes changes of its hidden maps
 
     @property
     def style(self) -> int:
@@ -51,6 +55,18 @@ class StyledGenerator(Generator):
 
     def decode(self, z: Tensor) -> Tensor:
         return self.from_style(self.to_style(z))
+
+    @property
+    def blocks(self) -> int:
+        return self.layers if self.hidden_maps else 0
+
+    def hidden(self, w: Tensor, block: int, changes: abc.Mapping[int, Tensor]) -> Tensor:
+        synthesis: Any = self.synthesis
+        found: Tensor = synthesis.hidden(w, block, changes)
+        return found
+
+    def from_hidden(self, w: Tensor, changes: abc.Mapping[int, Tensor]) -> Tensor:
+        return self._finish(self.synthesis(w, changes)) if changes else self.from_style(w)
 
     def implausibility(self, images: Tensor) -> Tensor:
         if self.critic is None or self._opinion is None:

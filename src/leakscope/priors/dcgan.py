@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
+from leakscope.core.spec import LATER
 from leakscope.nn.adversarial import LOSSES
+from leakscope.nn.precision import Precision
 from leakscope.nn.weights import take_over
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, Upward, recalibrate, settled
@@ -49,6 +52,7 @@ class Dcgan(AdversarialPrior):
     penalty_every: int = 8
     average: float = 0.995
     opening: int = 300  # steps of imitating the principal components first; 0: none
+    precision: Precision = field(default="float32", metadata=LATER)  # of training, where the device has it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +68,7 @@ class Dcgan(AdversarialPrior):
 
     @property
     def pace(self) -> Pace:
-        return Pace(self.steps, self.critic_steps, self.learning_rate, self.average)
+        return Pace(self.steps, self.critic_steps, self.learning_rate, self.average, precision=self.precision)
 
     def finish(self, network: nn.Module, seed: int) -> None:
         z = torch.randn(_CALIBRATED, self.latent, generator=seeds.generator(seed, "calibrate"))
@@ -89,6 +93,16 @@ class ConvolutionalGenerator(Generator):
     def decode(self, z: Tensor) -> Tensor:
         images: Tensor = self.network(z).contiguous()
         return images
+
+    @property
+    def blocks(self) -> int:
+        return self.network.blocks
+
+    def hidden(self, w: Tensor, block: int, changes: Mapping[int, Tensor]) -> Tensor:
+        return self.network.hidden(w[:, 0], block, changes)
+
+    def from_hidden(self, w: Tensor, changes: Mapping[int, Tensor]) -> Tensor:
+        return self.network.finished(self.network.hidden(w[:, 0], self.blocks - 1, changes), changes).contiguous()
 
     def implausibility(self, images: Tensor) -> Tensor:
         return self._loss.generator(self.critic(images))

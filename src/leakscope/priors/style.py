@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections import abc
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -12,7 +13,9 @@ from torch.nn import functional as F
 
 from leakscope.core import seeds
 from leakscope.core.prior import PRIORS, Generator, PriorState
+from leakscope.core.spec import LATER
 from leakscope.nn.adversarial import LOSSES
+from leakscope.nn.precision import Precision
 from leakscope.nn.weights import part, take_over
 from leakscope.priors._adversarial import AdversarialPrior
 from leakscope.priors._convolutional import Critic, ladder, settled
@@ -51,6 +54,7 @@ class Style(AdversarialPrior):
     penalty_every: int = 8
     average: float = 0.995
     opening: int = 300  # steps of imitating the principal components first; 0: none
+    precision: Precision = field(default="float32", metadata=LATER)  # of training, where the device has it
 
     has_mapping: ClassVar[bool] = True
 
@@ -75,7 +79,7 @@ class Style(AdversarialPrior):
         take_over(critic, part(state.tensors, "critic"), device)
         finished = StyledGenerator(
             state.shape, self.latent, network.mapping, network.synthesis, Tensor.contiguous, critic=critic,
-            opinion=LOSSES[self.loss].generator,
+            opinion=LOSSES[self.loss].generator, hidden_maps=True,
         )  # fmt: skip
         return settled(finished, device).eval().requires_grad_(False)
 
@@ -113,15 +117,28 @@ class SmallSynthesis(nn.Module):
         )
         self.colours = nn.ModuleList(nn.Conv2d(channels, shape[0], 1) for channels in widths)
 
-    def forward(self, styles: Tensor) -> Tensor:
-        x = self.first(self.coarse.expand(len(styles), -1, -1, -1), styles[:, 0])
+    def forward(self, styles: Tensor, changes: abc.Mapping[int, Tensor] | None = None) -> Tensor:
+        """Pictures; `changes` are added to the hidden maps of some sizes, coarsest first."""
+        changed = changes or {}
+        x = _with(self.hidden(styles, 0, {}), changed.get(0))
         image = self.colours[0](x)
         for rung, (doubled, colour) in enumerate(zip(self.doublings, self.colours[1:], strict=True), start=1):
-            x = doubled(x, styles[:, rung])
+            x = _with(doubled(x, styles[:, rung]), changed.get(rung))
             coarse = F.interpolate(image, scale_factor=2, mode="bilinear", align_corners=False)
             image = coarse + colour(x)
         pixels: Tensor = image.sigmoid()
         return pixels
+
+    def hidden(self, styles: Tensor, block: int, changes: abc.Mapping[int, Tensor]) -> Tensor:
+        """The hidden map of a size, when `changes` are added to those of the sizes before it."""
+        x: Tensor = self.first(self.coarse.expand(len(styles), -1, -1, -1), styles[:, 0])
+        for rung in range(block):
+            x = self.doublings[rung](_with(x, changes.get(rung)), styles[:, rung + 1])
+        return x
+
+
+def _with(x: Tensor, change: Tensor | None) -> Tensor:
+    return x if change is None else x + change
 
 
 class Modulated(nn.Module):

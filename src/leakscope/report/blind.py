@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
@@ -24,7 +23,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from leakscope.core.errors import UsageError
+from leakscope.core.files import read_json, require_file
 from leakscope.core.results import from_json, to_json
+from leakscope.report import templating
 
 Pictures = NDArray[np.float32]  # N×C×H×W in [0, 1]
 
@@ -90,8 +91,8 @@ def read_reconstructions(folder: Path) -> dict[str, Pictures]:
     """What `leakscope attack --out` wrote: `truth`, and reconstructions by result key."""
     path = folder / "reconstructions.safetensors"
     try:
-        pictures: dict[str, Pictures] = load_file(path)
-    except (OSError, SafetensorError):
+        pictures: dict[str, Pictures] = load_file(require_file(path))
+    except (OSError, SafetensorError, ValueError, KeyError):
         raise UsageError(f"no readable {path}; write it with `leakscope attack … --out {folder}`") from None
     return pictures
 
@@ -138,15 +139,17 @@ def uri(picture: Pictures) -> str:
 
 
 def _page(trials: list[Trial]) -> str:
-    environment = Environment(
-        loader=PackageLoader("leakscope", "report/templates"), autoescape=True, undefined=StrictUndefined
-    )
-    loader = environment.loader
-    assert loader is not None
-    script = loader.get_source(environment, "blind.js")[0]
-    return environment.get_template("blind.html").render(
-        trials=trials,
-        script=Markup(script),  # noqa: S704 (our own file)
+    style, script = templating.source("blind.css"), templating.source("blind.js")
+    return (
+        templating.environment()
+        .get_template("blind.html")
+        .render(
+            trials=trials,
+            style=Markup(style),  # noqa: S704 (our own files, hashed into the page's policy)
+            script=Markup(script),  # noqa: S704
+            style_hash=templating.policy_hash(style),
+            script_hash=templating.policy_hash(script),
+        )
     )
 
 
@@ -176,7 +179,7 @@ def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, flo
 
 def _read(path: Path) -> object:
     try:
-        tree: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}; give the files of one blind sheet") from None
+        tree: object = read_json(path, "give the files of one blind sheet")
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path}; give the files of one blind sheet") from None
     return tree

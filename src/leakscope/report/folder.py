@@ -1,8 +1,7 @@
-"""The folder of an audit: `audit.json` and `pictures.safetensors` in, four renderings out."""
+"""The folder of an audit: `audit.json` and `pictures.safetensors` in, five renderings out."""
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -14,10 +13,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from leakscope.core.errors import UsageError
+from leakscope.core.escaping import json_text
+from leakscope.core.files import read_json, require_file
 from leakscope.core.reports import SCHEMA, AuditReport
 from leakscope.core.results import from_json
 from leakscope.report.junit_xml import junit
-from leakscope.report.page import render_html
+from leakscope.report.page import render_html, render_onepage
 from leakscope.report.sarif_log import sarif
 from leakscope.report.summary import markdown
 
@@ -31,13 +32,11 @@ def read(folder: Path) -> tuple[AuditReport, Pictures]:
 
 def _read_audit(path: Path) -> AuditReport:
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        plain = read_json(path, "run the audit again")
     except FileNotFoundError:
         raise UsageError(
             f"no {path.name} in {path.parent}; give the folder that `leakscope audit --out` wrote"
         ) from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {error}; run the audit again") from None
     found = plain.get("schema") if isinstance(plain, dict) else None
     if found != SCHEMA:
         raise UsageError(f"{path} has schema {found!r}, this version draws {SCHEMA!r}; run the audit again")
@@ -52,21 +51,22 @@ def _read_pictures(path: Path) -> Pictures:
     if not path.exists():
         return {}  # an audit of points that are not pictures writes none
     try:
-        pictures: Pictures = load_file(path)
-    except (OSError, SafetensorError) as error:
+        pictures: Pictures = load_file(require_file(path))
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise UsageError(f"cannot read {path}: {error}; run the audit again") from None
     return pictures
 
 
 def write(folder: Path) -> list[Path]:
-    """Draw `folder` as report.html, summary.md, junit.xml and results.sarif; each appears whole or not at all."""
+    """Draw `folder` as report.html, onepage.html, summary.md, junit.xml and results.sarif, each whole or not at all."""
     report, pictures = read(folder)
     # All are drawn before any is written: a folder never holds renderings of two different audits.
     drawn = {
         "report.html": render_html(report, pictures),
+        "onepage.html": render_onepage(report, pictures),
         "summary.md": markdown(report),
         "junit.xml": junit(report),
-        "results.sarif": json.dumps(sarif(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+        "results.sarif": json_text(sarif(report, folder)) + "\n",
     }
     return [_replace(folder / name, text) for name, text in drawn.items()]
 

@@ -76,7 +76,7 @@ def place_labels(
 ) -> list[Place | None]:
     """A place for the label of each mark, inside `area`: as near as possible, clear of `taken`, of marks and labels.
 
-    What is merely `avoided` may be crossed when nothing else is near. None: there is no room.
+    `avoided` areas may be crossed when no other place is near. None: there is no room.
     """
     discs = [Box(x - DISC, y - DISC, x + DISC, y + DISC) for x, y in marks]
     hard, soft = [*taken, *discs], list(avoided)

@@ -12,9 +12,9 @@ from statistics import fmean
 from typing import Literal
 
 from leakscope.core.words import FLAGS, FlagId
+from leakscope.report.comparable import common_attacks, comparable_seeds, same_victims
 from leakscope.report.estimates import MIN_SEEDS, BySeed, Estimate, estimate, front, surely_least
 from leakscope.report.families import Family, Standing, families
-from leakscope.report.like_with_like import common_attacks, comparable_seeds, same_victims
 from leakscope.report.numbers import number
 from leakscope.report.results import Entry, Results
 from leakscope.report.targets import short_names
@@ -84,13 +84,17 @@ class Row:
 class Section:
     """Rivals that can be compared: same pictures, same victims, same threat model."""
 
-    place: dict[str, str]
+    place: dict[str, str]  # as it is written, without what the table groups by
     setting: str
     victims: int
     attacks: list[str]
     compared: list[str]  # what every ranked row was attacked by; the strongest of these is what ranks
     rows: list[Row]
     families: list[Family]
+
+    @property
+    def threat(self) -> str:
+        return self.place["threat"]
 
     @property
     def title(self) -> str:
@@ -125,7 +129,7 @@ def sections(found: Results, group: Group = "defense") -> list[Section]:
         for alike in settings.values()
         for own in same_victims(alike)
     ]
-    return sorted(made, key=lambda section: (-len(section.rows), section.title, section.place["threat"]))
+    return sorted(made, key=lambda section: (-len(section.rows), section.title, section.threat))
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class _Maker:
 
     @property
     def sign(self) -> float:
-        """What is compared is the lower the better."""
+        """+1 or −1, so that lower is better for what is compared."""
         return 1.0 if self.found.more_leak == "high" else -1.0
 
     def leak(self, entry: Entry) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 import os
@@ -12,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from leakscope.report import templating
 from leakscope.report.estimates import Estimate
 from leakscope.report.families import LEVELS
 from leakscope.report.leaderboard import DOUBT, Cell, Section, command
@@ -30,20 +28,10 @@ PICTURED, PICTURE_BYTES = 200, 6_000_000
 
 def leaderboard_page(found: Results, tables: Sequence[Section], store: Store, out: Path, group: str) -> str:
     """The whole page; `out` is where it will lie, for links into the store."""
-    environment = Environment(
-        loader=PackageLoader("leakscope", "report/templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templating.environment()
     environment.filters.update(number=number, percent=percent, spread=spread)
-    loader = environment.loader
-    assert loader is not None
-    style, script = (
-        "\n" + "\n".join(loader.get_source(environment, name)[0] for name in names)
-        for names in (("report.css", "leaderboard.css"), ("leaderboard.js",))
-    )
+    style = "\n".join(templating.source(name) for name in ("report.css", "leaderboard.css"))
+    script = templating.source("leaderboard.js")
     return environment.get_template("leaderboard.html").render(
         found=found,
         tables=tables,
@@ -56,8 +44,8 @@ def leaderboard_page(found: Results, tables: Sequence[Section], store: Store, ou
         },
         style=Markup(style),  # noqa: S704 (our own files, hashed into the page's policy)
         script=Markup(script),  # noqa: S704
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        style_hash=templating.policy_hash(style),
+        script_hash=templating.policy_hash(script),
         data=Markup(_embedded(_facts(found, tables, store, out))),  # noqa: S704 (escaped there)
     )
 
@@ -77,10 +65,6 @@ def plotted(section: Section) -> Scatter | None:
             ends = leak.mean - half, leak.mean + half
             marks.append(Mark(place, row.name, row.accuracy.mean, leak.mean, *ends, doubtful=not row.ranked))
     return scatter(marks, None)
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _embedded(value: object) -> str:
@@ -114,7 +98,7 @@ def _facts(found: Results, tables: Sequence[Section], store: Store, out: Path) -
     pictures, truths = _pictures(tables, store)
     home = os.path.relpath(store.root.resolve(), out.resolve().parent)
     return {
-        "records": quote(f"{Path(home).as_posix()}/entries/{SCORES}"),
+        "records": quote(f"{Path(home).as_posix()}/entries/{SCORES}", errors="backslashreplace"),
         "root": str(store.root),
         "commands": list(prefixes),
         "cells": cells,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from leakscope.core.errors import one_line
+from leakscope.core.escaping import markdown as _text
+from leakscope.core.escaping import markdown_code
 from leakscope.report.estimates import Estimate
 from leakscope.report.families import LEVELS, Family
 from leakscope.report.leaderboard import DOUBT, Cell, Row, Section, command
@@ -25,7 +27,7 @@ def record_links(store: Store, out: Path | None) -> Link:
     """Links from the file at `out`, or from the working folder, into the store."""
     start = Path.cwd() if out is None else out.resolve().parent
     root = Path(os.path.relpath(store.root.resolve(), start)).as_posix()
-    return lambda key: quote(f"{root}/{record_path(key)}")
+    return lambda key: quote(f"{root}/{record_path(key)}", errors="backslashreplace")
 
 
 def _written(value: Estimate, doubtful: bool = False) -> str:
@@ -51,20 +53,15 @@ def _remarks(section: Section) -> list[str]:
     return told
 
 
-def _text(text: str) -> str:
-    """Safe inside a Markdown table."""
-    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).replace("\n", " ")
-
-
 def _level(level: float) -> str:
     return f"{100 * level:.0f} point{'' if level == 0.01 else 's'}"
 
 
 def leaderboard_markdown(found: Results, tables: Sequence[Section], link: Link, group: str) -> str:
     """One table per setting; a cell leads to its results, pictures and command at the foot of its table."""
-    blocks = [f"# Leaderboard: {found.metric} by {group}", _reading(found)]
+    blocks = [f"# Leaderboard: {_text(found.metric)} by {group}", _reading(found)]
     for section in tables:
-        blocks += [f"## {_text(section.title)}", f"Threat model: {_text(section.place['threat'])}. "
+        blocks += [f"## {_text(section.title)}", f"Threat model: {_text(section.threat)}. "
                    f"{section.victims} victims. Setting `{section.setting}`."]  # fmt: skip
         header = [group, "accuracy", "strongest attack", "worst picture", *map(_text, section.attacks), "front"]
         lines = [_line(header), _line(["---"] * len(header))]
@@ -78,7 +75,7 @@ def leaderboard_markdown(found: Results, tables: Sequence[Section], link: Link, 
             lines += [
                 _line([_text(_family(f)), str(f.settings), *_matched(f, "**{}**".format)]) for f in section.families
             ]
-            blocks += [f"{found.metric} of the strongest attack where a defence costs equally much accuracy:",
+            blocks += [f"{_text(found.metric)} of the strongest attack where a defence costs equally much accuracy:",
                        "\n".join(lines)]  # fmt: skip
         cells = [cell for row in section.rows for cell in (row.strongest, *row.attacks.values())]
         blocks.append("<details><summary>Results, pictures, commands</summary>\n\n"
@@ -90,7 +87,7 @@ def _reading(found: Results) -> str:
     return (
         f"Mean over seeds ± 95 % interval (Student). **Bold**: less leakage than every other row that is not in doubt, "
         f"where the interval of the differences, seed by seed, excludes a tie. More was given away where "
-        f"{found.metric} is {found.more_leak}. ◆: no other row has both more accuracy and less leakage. "
+        f"{_text(found.metric)} is {found.more_leak}. ◆: no other row has both more accuracy and less leakage. "
         f"{DOUBT}: in doubt, may leak more; such a row stands below the others, and is neither bold nor ◆."
     )
 
@@ -137,7 +134,7 @@ def _footnote(cell: Cell, link: Link) -> str:
     keys = ", ".join(f"seed {r.seed} [`{r.key[:8]}`]({link(r.key)})" for r in results)
     first = cell.entries[0]
     again = command(first)
-    how = f"`{again}`" if again else "made in Python, or by an older version"
+    how = f"`{markdown_code(again)}`" if again else "made in Python, or by an older version"
     return (
         f'- <a id="cell-{cell.number}"></a>{_text(first.result.attack.label)} on {_text(first.target.defense.label)}: '
         f"{keys}; pictures: `leakscope show {first.result.key[:12]} --pictures pictures.png`; again: {how}"
@@ -153,7 +150,7 @@ _LATEX = str.maketrans(
 
 def tex(text: str) -> str:
     """Text as LaTeX shows it literally."""
-    return " ".join(text.split("\n")).translate(_LATEX)
+    return one_line(" ".join(text.split("\n"))).translate(_LATEX)
 
 
 def leaderboard_latex(found: Results, tables: Sequence[Section], link: Link, group: str) -> str:
@@ -163,7 +160,7 @@ def leaderboard_latex(found: Results, tables: Sequence[Section], link: Link, gro
         columns = [group, "accuracy", "strongest", "worst", *section.attacks, ""]
         lines = [
             "\\begin{table}",
-            f"\\caption{{{tex(found.metric)}: {tex(section.title)}; threat model {tex(section.place['threat'])}, "
+            f"\\caption{{{tex(found.metric)}: {tex(section.title)}; threat model {tex(section.threat)}, "
             f"{section.victims} victims. Mean $\\pm$ 95\\,\\% interval over seeds; bold where paired differences "
             "exclude a tie; $\\bullet$: on the front of accuracy and leakage"
             + "".join(f". {tex(remark.rstrip('.'))}" for remark in _remarks(section))
@@ -218,7 +215,7 @@ def _latex_row(row: Row, section: Section, link: Link) -> str:
         tex("◆") if row.on_front else "",
     ]
     again = command(row.strongest.entries[0]) or "made in Python"
-    return " & ".join(entries) + r" \\ % " + " ".join(again.split("\n"))
+    return " & ".join(entries) + r" \\ % " + one_line(" ".join(again.split()))
 
 
 def leaderboard_csv(found: Results, tables: Sequence[Section], link: Link, group: str) -> str:
@@ -260,4 +257,5 @@ def leaderboard_csv(found: Results, tables: Sequence[Section], link: Link, group
 
 def _plain(text: str) -> str:
     """A spreadsheet runs what begins like a formula."""
-    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t"} else text
+    text = one_line(text)
+    return f"'{text}" if text[:1] in {"=", "+", "-", "@"} else text

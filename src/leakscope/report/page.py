@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from leakscope.core import words as audit_words
 from leakscope.core.reports import AuditReport
 from leakscope.core.results import AttackResult, Summary
-from leakscope.report import numbers, words
+from leakscope.report import numbers, templating, words
 from leakscope.report.blocks import sheets
-from leakscope.report.flags import flag_groups
+from leakscope.report.flags import causes
 from leakscope.report.outline import outline
-from leakscope.report.pictures import galleries
+from leakscope.report.pictures import Galleries, Pair, galleries
 from leakscope.report.plot import Curve, bar, curve, curve_words, marks_of, scatter
 from leakscope.report.targets import (
     Target,
@@ -36,13 +35,7 @@ from leakscope.report.targets import (
 
 @cache
 def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("leakscope", "report/templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templating.environment()
     readings = (numbers.number, numbers.percent, numbers.interval, numbers.share, numbers.shape, numbers.duration,
                 numbers.moment, network_name, curve_words)  # fmt: skip
     for read in readings:
@@ -51,6 +44,7 @@ def _templates() -> Environment:
     environment.filters["slug"] = slug
     environment.filters["breakable"] = breakable
     environment.filters["sentence"] = words.sentence
+    environment.filters["capital"] = words.capital
     return environment
 
 
@@ -73,20 +67,60 @@ class FloorRow:
     metrics: Mapping[str, Summary]
 
 
+#: Targets in the summary, so that it stays on one page; and letters of its command.
+BRIEF, LONGEST = 8, 400
+
+
+def _recovered(target: Target) -> float:
+    """By which targets are ranked in the summary; those without a figure come last."""
+    leak = known_leak(target.leak)
+    return -math.inf if leak is None else leak.mean
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What the summary on one page shows: the targets that leaked most, and the worst picture of all."""
+
+    targets: list[Target]
+    more: int
+    worst: Pair | None
+    reasons: tuple[str, ...]
+    command: str
+    use: str  # what is beside leak: accuracy, or what was measured in its place
+
+    @classmethod
+    def of(cls, report: AuditReport, targets: list[Target], shown: Galleries) -> Brief:
+        ranked = sorted(targets, key=_recovered, reverse=True)
+        pairs = [pair for target in targets if target.strongest and (pair := shown.worst(target.strongest.key))]
+        command = report.command if len(report.command) <= LONGEST else report.command[:LONGEST] + " …"
+        use = next((target.record.use for target in targets), "accuracy")
+        worst = max(pairs, key=lambda pair: pair.leak, default=None)
+        return cls(ranked[:BRIEF], len(ranked[BRIEF:]), worst, report.reasons[:3], command, use)
+
+
 def render_html(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) -> str:
     """The whole page. Every text of the audit is escaped, and a content policy forbids script and network."""
+    return _rendered("report.html", report, pictures)
+
+
+def render_onepage(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) -> str:
+    """The summary alone: one sheet of paper."""
+    return _rendered("alone.html", report, pictures)
+
+
+def _rendered(template: str, report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) -> str:
     environment = _templates()
-    loader = environment.loader
-    assert loader is not None
-    style = "\n" + loader.get_source(environment, "report.css")[0]
+    style = templating.source("report.css")
     names = short_names(report.results)
     targets = targets_of(report)
     floor = highest_floor(report.floors)
     level = None if floor is None else floor[1]
     gate = report.gate.limit if report.gate is not None and report.gate.metric == "leak" else None
+    shown = galleries(report, pictures)
     measured = {name for scores in _all_scores(report) for name in scores}
-    return environment.get_template("report.html").render(
+    return environment.get_template(template).render(
         audit=report,
+        alone=template == "alone.html",
         words=words,
         verdicts=audit_words.VERDICTS,
         levels=audit_words.EVIDENCE,
@@ -96,7 +130,7 @@ def render_html(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) 
         names=names,
         settings={short: full for full, short in names.items() if short != full},
         style=Markup(style),  # noqa: S704 (our own file, hashed into the page's policy)
-        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        style_hash=templating.policy_hash(style),
         targets=targets,
         measured=measured_leak(report),
         bars={target.number: bar(leak, level, gate) for target in targets if (leak := known_leak(target.leak))},
@@ -107,12 +141,13 @@ def render_html(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) 
         blocks=sheets(targets, pictures, names),
         bounds=[target for target in targets if target.found.bound is not None],
         beaten=words.BEATEN,
-        gallery=galleries(report, pictures),
+        gallery=shown,
+        brief=Brief.of(report, targets, shown),
         metrics=[metric for metric in report.metrics if metric.name in measured],
         unavailable=[metric for metric in report.metrics if metric.unavailable is not None],
         floors=_floors(report, oracles=False),
         oracles=_floors(report, oracles=True),
-        flags=flag_groups(report.flags),
+        flags=causes(report),
     )
 
 

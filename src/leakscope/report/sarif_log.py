@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from pathlib import PurePath, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -36,11 +36,15 @@ _LEVELS = {"blocks": "error", "warns": "warning"}
 Json = dict[str, Any]
 
 
-def sarif(report: AuditReport) -> Json:
-    """A log with one run; a passed audit without flags has no results."""
+def sarif(report: AuditReport, folder: Path | None = None) -> Json:
+    """A log with one run; a passed audit without flags has no results.
+
+    With the `folder` of the audit, locations are files that are there: what a reader would change if it can be found
+    from here, else the folder's own `audit.json`.
+    """
     rules = {**{key: _rule(key, *told) for key, told in _FIXED_RULES.items()}, **_flag_rules(report)}
     order = {key: place for place, key in enumerate(rules)}
-    results = [{**finding, "ruleIndex": order[finding["ruleId"]]} for finding in _findings(report)]
+    results = [{**finding, "ruleIndex": order[finding["ruleId"]]} for finding in _findings(report, folder)]
     driver = {
         "name": "Leakscope",
         "version": report.versions.get("leakscope", "unknown"),
@@ -48,7 +52,7 @@ def sarif(report: AuditReport) -> Json:
     }
     run = {
         "tool": {"driver": driver},
-        "automationDetails": {"id": f"leakscope/{quote(report.data.name, safe='')}/"},
+        "automationDetails": {"id": f"leakscope/{_quoted(report.data.name, safe='')}/"},
         "invocations": [_invocation(report)],
         "results": results,
         "columnKind": "utf16CodeUnits",
@@ -58,6 +62,8 @@ def sarif(report: AuditReport) -> Json:
             "sentence": report.sentence,
         },
     }
+    if folder is not None:
+        run["originalUriBaseIds"] = {"%SRCROOT%": {"uri": Path.cwd().as_uri().rstrip("/") + "/"}}
     return {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
 
 
@@ -86,8 +92,8 @@ def _flag_rules(report: AuditReport) -> dict[str, Json]:
     return rules
 
 
-def _findings(report: AuditReport) -> Iterator[Json]:
-    anchor = _location(report)
+def _findings(report: AuditReport, folder: Path | None) -> Iterator[Json]:
+    anchor = _location(report, folder)
     if report.verdict is Verdict.FAIL:
         subject = "" if report.gate is None else report.gate.text
         yield _result(GATE, "error", report.sentence, subject, anchor)
@@ -105,7 +111,7 @@ def _findings(report: AuditReport) -> Iterator[Json]:
 
 def _result(rule: str, level: str, message: str, subject: str, anchor: Json) -> Json:
     where = anchor["physicalLocation"]["artifactLocation"]["uri"]
-    mark = hashlib.sha256("\n".join((rule, subject, where)).encode()).hexdigest()[:32]
+    mark = hashlib.sha256("\n".join((rule, subject, where)).encode(errors="backslashreplace")).hexdigest()[:32]
     return {
         "ruleId": rule,
         "level": level,
@@ -115,31 +121,36 @@ def _result(rule: str, level: str, message: str, subject: str, anchor: Json) -> 
     }
 
 
-def _location(report: AuditReport) -> Json:
+def _location(report: AuditReport, folder: Path | None) -> Json:
     logical = [
         {"fullyQualifiedName": f"{target.record.model.label}/{target.record.cut}/{target.record.defense.label}",
          "name": target.name, "kind": "module"}
         for target in targets_of(report)
     ]  # fmt: skip
     unique = list({entry["fullyQualifiedName"]: entry for entry in logical}.values())
-    artifact = {"artifactLocation": _artifact(_anchor_file(report)), "region": {"startLine": 1}}
+    artifact = {"artifactLocation": _artifact(_anchor_file(report, folder)), "region": {"startLine": 1}}
     return {"physicalLocation": artifact, "logicalLocations": unique}
 
 
-def _anchor_file(report: AuditReport) -> str:
+def _anchor_file(report: AuditReport, folder: Path | None) -> str:
     """The file a reader would change: the audit's YAML, else the model's Python file, else `audit.json`."""
     source = report.config.get("source")
-    if source:
-        return str(source)
     files = (str(target.record.model.settings.get("path", "")) for target in report.targets)
-    return next((path for path in files if path.endswith(".py")), "audit.json")
+    wanted = [str(source)] if source else []
+    wanted += [path for path in files if path.endswith(".py")]
+    if folder is None:
+        return next(iter(wanted), "audit.json")
+    found = next((path for path in wanted if Path(path).is_file()), str(folder / "audit.json"))
+    # Code scanning takes paths from the root of the repository alone.
+    inside = Path(found).resolve().is_relative_to(Path.cwd().resolve())
+    return Path(found).resolve().relative_to(Path.cwd().resolve()).as_posix() if inside else str(Path(found).resolve())
 
 
 def _artifact(path: str) -> Json:
     pure = PurePath(path)
     if pure.is_absolute():
         return {"uri": pure.as_uri()}
-    return {"uri": quote(PurePosixPath(pure.as_posix()).as_posix()), "uriBaseId": "%SRCROOT%"}
+    return {"uri": _quoted(PurePosixPath(pure.as_posix()).as_posix()), "uriBaseId": "%SRCROOT%"}
 
 
 def _invocation(report: AuditReport) -> Json:
@@ -152,3 +163,8 @@ def _invocation(report: AuditReport) -> Json:
     if when is not None:
         invocation["endTimeUtc"] = f"{when:%Y-%m-%dT%H:%M:%SZ}"
     return invocation
+
+
+def _quoted(text: str, safe: str = "/") -> str:
+    """As a part of an address; half characters of file names too."""
+    return quote(text, safe=safe, errors="backslashreplace")

@@ -22,7 +22,7 @@ SCORES, RECONSTRUCTIONS, VICTIMS = "result", "attack", "victims"
 
 
 def rebuilt(store: Store, result: AttackResult, count: int = SHOWN) -> NDArray[np.uint8] | None:
-    """The first reconstructions behind a result, N×C×H×W; None when they are no pictures, or gone."""
+    """The first reconstructions behind a result, N×C×H×W; None if they are not pictures, or were deleted."""
     entry = store.get(RECONSTRUCTIONS, result.reconstruction)
     return None if entry is None else _first(entry, "guess", count)
 
@@ -42,7 +42,8 @@ def _first(entry: Entry, name: str, count: int) -> NDArray[np.uint8] | None:
     path = entry.tensors_file()
     try:
         with safe_open(path, framework="numpy") as file:
-            pictures = file.get_slice(name)[:count]
+            part = file.get_slice(name)
+            pictures = part[: min([count, *part.get_shape()[:1]])]  # some versions refuse to end behind the end
     except (OSError, SafetensorError) as error:
         raise UsageError(
             f"store entry {path} is unreadable ({error}); delete {entry.folder} to compute it again"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
+from leakscope.core.escaping import markdown as text
+from leakscope.core.escaping import markdown_block, markdown_code
 from leakscope.core.reports import AuditReport, ControlReport, GateReport
 from leakscope.core.results import Summary
 from leakscope.core.words import CONTROLS, EVIDENCE, SEVERITIES, VERDICTS
 from leakscope.report import words
-from leakscope.report.flags import flag_groups
+from leakscope.report.flags import causes
 from leakscope.report.numbers import NOTHING, duration, interval, moment, number, percent, share
 from leakscope.report.targets import Target, measured_leak, short_names, targets_of
 
@@ -35,7 +36,8 @@ def markdown(report: AuditReport) -> str:
         _bullets(_control(control) for control in report.controls),
         *_flags(report),
         "## Reproduce",
-        fenced(report.command),
+        markdown_block(report.command),
+        words.provenance(report.provenance),
         f"{moment(report.created)}, {duration(report.seconds)}, "
         + ", ".join(f"{text(name)} {text(version)}" for name, version in report.versions.items()),
     ]
@@ -54,7 +56,7 @@ def _gate(gate: GateReport | None) -> str:
     if gate is None:
         return ""
     kept = "kept" if gate.held else "not kept"
-    return f"Gate `{code(gate.text)}`: {kept}, measured {number(gate.value)} ({text(gate.where)})."
+    return f"Gate `{markdown_code(gate.text)}`: {kept}, measured {number(gate.value)} ({text(gate.where)})."
 
 
 def _measured(report: AuditReport) -> str:
@@ -63,7 +65,8 @@ def _measured(report: AuditReport) -> str:
 
 
 def _targets(targets: list[Target], names: Mapping[str, str]) -> str:
-    head = ("Target", "Accuracy", "Strongest attack", "Leak", "Interval", "Worst victim", "All attacks")
+    use = text(words.capital(next((target.record.use for target in targets), "accuracy")))
+    head = ("Target", use, "Strongest attack", "Leak", "Interval", "Worst victim", "All attacks")
     return table(head, (_row(target, names) for target in targets))
 
 
@@ -100,7 +103,7 @@ def _bounds(targets: list[Target]) -> list[str]:
     beaten = any(target.beside_bound == "beaten" for target, _ in bounded)
     return [
         "## Bound",
-        table((*head, "Without bias (1/dFIL)", "Mean picture", "Best attack"), rows),
+        table(head, rows),
         f"It assumes that {assumed}.",
         words.BEATEN if beaten else "",
     ]
@@ -121,9 +124,9 @@ def _floors(floors: Mapping[str, Mapping[str, Summary]]) -> str:
 def _flags(report: AuditReport) -> list[str]:
     """One line per cause, with every place where it was found."""
     told = (
-        f"`{code(group.id)}` ({SEVERITIES[group.severity].lower()}): {text(group.explanation)} "
+        f"`{markdown_code(group.id)}` ({SEVERITIES[group.severity].lower()}): {text(group.explanation)} "
         f"Found at: {'; '.join(text(where) for where in group.where)}."
-        for group in flag_groups(report.flags)
+        for group in causes(report)
     )
     return ["## Flags", _bullets(told) or "None raised."]
 
@@ -136,19 +139,3 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _bullets(items: Iterable[str]) -> str:
     return "\n".join(f"- {item}" for item in items)
-
-
-def text(value: object) -> str:
-    """Any text as itself: one line, with Markdown's and HTML's marks escaped."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~&])", r"\\\1", " ".join(str(value).split()))
-
-
-def code(value: object) -> str:
-    """Inside a code span only the backtick and the table's bar need care."""
-    return " ".join(str(value).split()).replace("`", "'").replace("|", "\\|")
-
-
-def fenced(command: str) -> str:
-    longest = max((len(run) for run in re.findall("`+", command)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}sh\n{command}\n{fence}"

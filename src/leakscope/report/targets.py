@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from leakscope.core.reports import AuditReport, GroupReport, TargetReport
 from leakscope.core.results import AttackResult, Method, Summary, TargetRecord
@@ -88,9 +87,8 @@ def defense_name(defense: Method) -> str:
 
 
 def network_name(model: Method) -> str:
-    """A network by its label; one that was read from a file, by the name of that file."""
-    path = model.settings.get("path")
-    return PurePath(path).name if isinstance(path, str) and path else model.label
+    """A network by its plain name: never `file:path=…`."""
+    return model.plain
 
 
 def short_names(results: Iterable[AttackResult]) -> dict[str, str]:

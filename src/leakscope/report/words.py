@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from leakscope.core.reports import Provenance
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -35,6 +37,16 @@ IDENTITIES = Subject(
     "attacker rebuilt is on the right.",
 )
 
+UNLABELLED = Subject(
+    "picture",
+    "pictures",
+    "Leak runs from 0, nothing beyond the mean picture, to 1, the exact picture. These pictures have no labels, so "
+    "leak is measured against the mean picture, and accuracy is not defined.",
+    "The share of a picture's pixel variance that the attack recovered beyond the mean public picture. 0: nothing more "
+    "than that. 1: the exact picture. Below 0: worse than guessing the mean picture.",
+    PICTURES.pair,
+)
+
 #: For a goal that this page has no words for.
 ANY = Subject(
     "victim",
@@ -44,7 +56,7 @@ ANY = Subject(
     "In each pair the original is on the left and what the attacker rebuilt is on the right.",
 )
 #: By the goal of an audit.
-SUBJECTS = {"pictures": PICTURES, "identities": IDENTITIES}
+SUBJECTS = {"pictures": PICTURES, "identities": IDENTITIES, "unlabelled": UNLABELLED}
 
 
 def subject_of(goal: str) -> Subject:
@@ -98,7 +110,7 @@ GLOSSARY = (
     (
         "Rebuilt almost whole",
         "Victims whose own leak passed 0.9 under any attack, and the exact 95 % upper bound on their share among all "
-        "others. A low mean protects nobody in particular.",
+        "others. A low mean does not protect every person.",
     ),
     (
         "SSIM",
@@ -125,9 +137,31 @@ FRAMEWORKS = (
 )
 
 
+def capital(text: str) -> str:
+    """With a capital first; the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def sentence(text: str) -> str:
     """A clause as a sentence: a capital first, a stop last."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    return capital(text) + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def provenance(found: Provenance | None) -> str:
+    """Where the results come from, and what that means for a gate."""
+    if found is None:
+        return "Where its results come from was not kept."
+    if not found.found:
+        return f"All {found.results} results were computed in this run."
+    came = f"{found.found} of {found.results} results were in the store before this run"
+    if found.signed:
+        return f"{came}; all of them are signed with LEAKSCOPE_STORE_KEY."
+    if found.rescored:
+        return (
+            f"{came}, unsigned: their scores were computed again from the stored reconstructions and are the same. "
+            "Reconstructions, targets and controls were believed as stored; only a signed store proves who wrote them."
+        )
+    return f"{came}, unsigned, and were believed as stored: hashes find damage, not somebody who rewrites both."
 
 
 #: Said beside a bound that an attack went below.

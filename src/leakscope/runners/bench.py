@@ -1,4 +1,4 @@
-"""A grid: planned once, kept in the store, looked at without importing torch, and run to completion."""
+"""A grid: planned once, cached in the store, readable without torch, and run to completion."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import UsageError
+from leakscope.core.own_code import code_in
 from leakscope.core.spec import Plain, digest
 from leakscope.core.yaml_text import read_yaml
 from leakscope.experiments.grid_budgets import Budgets
 from leakscope.experiments.job import Job
 from leakscope.runners.estimate import Experience
-from leakscope.runners.events import EventLog, read_events
+from leakscope.runners.events import EventLog, Watcher, read_events
 from leakscope.runners.live import watching
 from leakscope.runners.machine import Machine, runner_for
-from leakscope.runners.schedule import Limits, Schedule, Watcher, run_jobs
+from leakscope.runners.schedule import Limits, Schedule, run_jobs
 from leakscope.store import Store
 
 #: Where third parties register methods.
@@ -43,15 +44,20 @@ class Bench:
         return [job for job in self.jobs if job.stage in stages]
 
 
-def plan_bench(path: Path, settings: Mapping[str, Any], scale: str | None, store: Store) -> Bench:
-    """The jobs of a grid: from the store when nothing they depend on has changed, else planned now."""
+def plan_bench(
+    path: Path, settings: Mapping[str, Any], scale: str | None, store: Store, *, allow_code: bool = False
+) -> Bench:
+    """The jobs of a grid: from the store when nothing they depend on has changed, else planned now.
+
+    One that names code is always planned from its file: no store says what to run.
+    """
     question = _identity(path, settings, scale)
     answer = store.get("plan", question)
     kept = None if answer is None else store.get_content("grid", answer.record["grid"])
-    if kept is None:
+    if kept is None or code_in(kept.record):
         from leakscope.experiments.grid import BenchConfig, grid_jobs
 
-        config = BenchConfig.read(path, settings, scale)
+        config = BenchConfig.read(path, settings, scale, allow_code=allow_code)
         jobs = grid_jobs(config)
         if not jobs:
             raise UsageError(f"{path}: everything is excluded; nothing is left to run")
@@ -69,7 +75,7 @@ def read_bench(key: str, record: Plain) -> Bench:
 
 
 def _record(path: Path, budgets: Plain, jobs: list[Job]) -> Plain:
-    """Configurations once each: a grid of thousands of jobs has few."""
+    """Stores each configuration once: a grid of thousands of jobs has few."""
     names = {id(job.config): digest(job.config) for job in jobs}
     configs = {names[id(job.config)]: job.config for job in jobs}
     plain = [{**job.as_json(), "config": names[id(job.config)]} for job in jobs]

@@ -26,11 +26,13 @@ def chosen(name: str) -> torch.device:
 
             simulated.install()
         device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
         if device.type == SIMULATED and (device.index or 0) >= torch.get_device_module(device).device_count():
             raise RuntimeError("there are sim:0 and sim:1")
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # every kind of device has errors of its own
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(f"device {name!r} cannot be used here ({reason}); take --device cpu") from None
     return device
 

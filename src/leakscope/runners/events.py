@@ -1,16 +1,53 @@
-"""A line of JSON for everything that happens in a grid, for machines and for later estimates."""
+"""What happens in a grid: one type for everybody who follows it, and a line of JSON each for later estimates."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
+from leakscope.experiments.job import Named
+
+EventKind = Literal["begin", "start", "shared", "progress", "tick", "done", "failed", "stopped", "end"]
 #: Not worth a line each.
 _FLEETING = {"tick", "progress"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, and what is known of its job; fields that do not apply keep their defaults."""
+
+    event: EventKind
+    job: str = ""
+    stage: str = ""
+    key: str = ""
+    title: str = ""
+    named: Named | None = None
+    work: float = 0.0
+    seconds: float = 0.0
+    memory: int | None = None  # peak bytes
+    worker: str = ""
+    error: str = ""
+    traceback: str = ""
+    blocked: int = 0  # how many jobs a failed one blocks
+    done: int = 0
+    total: int = 0
+    counts: Mapping[str, int] | None = None
+    workers: int = 0
+
+
+_DEFAULTS = asdict(Event("tick"))
+_NAMES = {field.name for field in fields(Event)}
+
+
+class Watcher(Protocol):
+    """Receives the events of a grid: a log, a table, a tracker."""
+
+    def tell(self, event: Event) -> None: ...
 
 
 class EventLog:
@@ -23,26 +60,27 @@ class EventLog:
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         self.path = folder / f"{now}-{os.uname().nodename}-{os.getpid()}.jsonl"
 
-    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        if event in _FLEETING:
+    def tell(self, event: Event) -> None:
+        if event.event in _FLEETING:
             return
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "event": event,
-            "grid": self._grid,
-            **facts,
-        }
+        said = {name: value for name, value in asdict(event).items() if value != _DEFAULTS[name]}
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({"time": time, "grid": self._grid, **said, "event": event.event}) + "\n")
 
 
-def read_events(store: Path) -> list[dict[str, Any]]:
-    """Everything that was ever logged, file by file; a line that a crash cut short is skipped."""
-    events = []
-    for path in sorted((store / "events").glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            try:
-                events.append(json.loads(line))
-            except ValueError:
-                continue
-    return events
+def read_log(path: Path) -> Iterator[Event]:
+    """The events of one file; a line that a crash cut short is skipped."""
+    for line in path.read_text().splitlines():
+        try:
+            plain: dict[str, Any] = json.loads(line)
+            named = plain.get("named")
+            known = {name: value for name, value in plain.items() if name in _NAMES}
+            yield Event(**{**known, "named": None if named is None else Named(**named)})
+        except (ValueError, TypeError, AttributeError):
+            continue
+
+
+def read_events(store: Path) -> list[Event]:
+    """Everything that was ever logged, file by file."""
+    return [event for path in sorted((store / "events").glob("*.jsonl")) for event in read_log(path)]

@@ -1,10 +1,11 @@
-"""Jobs one after another in this process: for one audit, for debugging, and the truth other runners are held to."""
+"""Jobs one after another in this process: for one audit, for debugging, and the reference for other runners' tests."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+from leakscope.core.errors import ended_by
 from leakscope.core.spec import Plain
 from leakscope.experiments.execution import Executor
 from leakscope.experiments.job import Job
@@ -34,14 +35,14 @@ class InProcess:
         return [do(self._executor, job, "here") for job in todo]
 
     def cancel(self, job: str) -> None:
-        """Nothing can run here while the coordinator looks at the clock."""
+        """No-op: jobs run synchronously."""
 
     def close(self) -> None:
         self._todo.clear()
 
 
 class Directly(InProcess):
-    """In this process with what it already holds in memory; the first error ends everything."""
+    """In this process, using scenes already in memory; the first error is raised."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -53,6 +54,9 @@ class Directly(InProcess):
         ended: list[Outcome | Progress] = []
         for plain in todo:
             job, started = Job.from_json(plain), time.monotonic()
-            self._executor.run(job)
+            try:
+                self._executor.run(job)
+            except SystemExit as error:
+                raise ended_by(error) from None
             ended.append(Outcome(job.id, seconds=round(time.monotonic() - started, 3), worker="here"))
         return ended

@@ -1,4 +1,4 @@
-"""A grid on a terminal: a table that stays current, or, in a log, a line now and then."""
+"""A grid's progress: a live table on a terminal, or a line every few seconds in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.runners.schedule import Schedule, Watcher
+from leakscope.core.escaping import terminal
+from leakscope.runners.estimate import pace
+from leakscope.runners.events import Event, Watcher
+from leakscope.runners.guess import guessed
+from leakscope.runners.schedule import Schedule
 
 if TYPE_CHECKING:
     from leakscope.runners.status import GridStatus
@@ -35,30 +39,32 @@ class Board:
         self._took: dict[str, list[float]] = defaultdict(list)
         self._running: dict[str, tuple[str, float]] = {}
         self._far: dict[str, str] = {}
+        self._done: list[tuple[float, float]] = []  # what jobs took, and what was guessed
 
-    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        if event == "start":
-            self._running[facts["job"]] = (facts["title"], time.monotonic())
-        elif event in {"done", "failed"}:
-            self._running.pop(facts["job"], None)
-            self._far.pop(facts["job"], None)
-            if event == "done":
-                self._took[facts["stage"]].append(facts["seconds"])
-        elif event == "progress":
-            self._far[facts["job"]] = f"{facts['stage']} {facts['done']}/{facts['total']}"
+    def tell(self, event: Event) -> None:
+        if event.event == "start":
+            self._running[event.job] = (event.title, time.monotonic())
+        elif event.event in {"done", "failed"}:
+            self._running.pop(event.job, None)
+            self._far.pop(event.job, None)
+            if event.event == "done":
+                self._took[event.stage].append(event.seconds)
+                self._done.append((event.seconds, guessed(self._schedule.jobs[event.job])))
+        elif event.event == "progress":
+            self._far[event.job] = f"{event.stage} {event.done}/{event.total}"
 
-    def seconds_left(self) -> float | None:
-        """Work left over the workers; None while nothing alike was ever run."""
+    def seconds_left(self) -> float:
+        """Estimated remaining work divided by the workers; unknown jobs are guessed, at the pace of finished ones."""
         left = 0.0
+        rate = pace(self._done)
         now = time.monotonic()
         for job_id, state in self._schedule.states.items():
             if state not in {"waiting", "running"}:
                 continue
             job = self._schedule.jobs[job_id]
             seen = self._took[job.stage]
-            expected = self._schedule.expected.get(job_id, sum(seen) / len(seen) if seen else None)
-            if expected is None:
-                return None
+            usual = sum(seen) / len(seen) if seen else rate * guessed(job)
+            expected = self._schedule.expected.get(job_id, usual)
             spent = now - self._running[job_id][1] if job_id in self._running else 0.0
             left += max(expected - spent, 0.0)
         return left / self._workers
@@ -98,10 +104,8 @@ def states_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
     return table
 
 
-def duration(seconds: float | None) -> str:
-    """`unknown`, `40 s`, `12 min`, `3.5 h`."""
-    if seconds is None:
-        return "unknown time"
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
@@ -111,11 +115,11 @@ class _OnTerminal:
     def __init__(self, board: Board, live: Live) -> None:
         self._board, self._live = board, live
 
-    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        self._board.tell(event, facts)
-        if event == "failed":
-            self._live.console.print(Text(f"failed: {facts['title']}: {facts['error']}", style="red"))
-        running = Text("\n".join(self._board.running()))
+    def tell(self, event: Event) -> None:
+        self._board.tell(event)
+        if event.event == "failed":
+            self._live.console.print(Text(terminal(f"failed: {event.title}: {event.error}"), style="red"))
+        running = Text(terminal("\n".join(self._board.running())))
         left = Text(f"about {duration(self._board.seconds_left())} left")
         self._live.update(Group(self._board.table(), running, left))
 
@@ -124,10 +128,10 @@ class _InLog:
     def __init__(self, board: Board) -> None:
         self._board, self._last = board, time.monotonic()
 
-    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        self._board.tell(event, facts)
-        if event == "failed":
-            sys.stderr.write(f"failed: {facts['title']}: {facts['error']}\n")
+    def tell(self, event: Event) -> None:
+        self._board.tell(event)
+        if event.event == "failed":
+            sys.stderr.write(terminal(f"failed: {event.title}: {event.error}") + "\n")
         if time.monotonic() - self._last >= _EVERY:
             self._last = time.monotonic()
             sys.stderr.write(self._board.line() + "\n")
@@ -135,7 +139,7 @@ class _InLog:
 
 @contextmanager
 def watching(schedule: Schedule, workers: int, *, quiet: bool) -> Iterator[Sequence[Watcher]]:
-    """Whoever shows the grid to a person on stderr; nobody when quiet."""
+    """The watchers that print progress on stderr; none when quiet."""
     if quiet:
         yield []
         return
@@ -149,14 +153,15 @@ def watching(schedule: Schedule, workers: int, *, quiet: bool) -> Iterator[Seque
 
 
 def print_status(grids: Sequence[GridStatus]) -> None:
-    """Where grids stand."""
+    """Print the status of grids."""
     console = Console(highlight=False, soft_wrap=True)
     if not grids:
         console.print("no grid was ever run in this store; start one with `leakscope bench GRID.yaml`")
     for grid in grids:
-        console.print(f"{grid.grid}  {grid.key[:8]}  {grid.file}", markup=False)
+        console.print(Text(terminal(f"{grid.grid}  {grid.key[:8]}  {grid.file}")))
         console.print(states_table(grid.states))
         for title in grid.running:
-            console.print(f"running: {title}", markup=False)
+            console.print(Text(terminal(f"running: {title}")))
         for failure in grid.failures:
-            console.print(f"failed: {failure.title}: {failure.error} (leakscope show {failure.key[:8]})", markup=False)
+            told = f"failed: {failure.title}: {failure.error} (leakscope show {failure.key[:8]})"
+            console.print(Text(terminal(told)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from leakscope.core import progress
-from leakscope.core.errors import UsageError
+from leakscope.core.errors import OneLine, ended_by
 from leakscope.core.spec import Plain
 from leakscope.experiments.execution import Executor
 from leakscope.experiments.job import Job
@@ -22,7 +22,7 @@ from leakscope.runners.runner import Outcome, Progress
 
 
 def pin_threads(threads: int) -> None:
-    """Work on `threads` cores: workers that all take every core wait for each other.
+    """Use `threads` cores: workers that each use every core slow each other down.
 
     Sums are rounded in an order that depends on the number of threads, so the same number everywhere
     is also what makes runners agree to the last digit.
@@ -41,9 +41,10 @@ def do(executor: Executor, plain: Plain, worker: str, tell: Callable[[Progress],
     try:
         with progress.listening(_Teller(job.id, tell)):
             executor.run(job)
-    except Exception as problem:
+    except (Exception, SystemExit) as caught:
+        problem = ended_by(caught) if isinstance(caught, SystemExit) else caught
         error = first_line(problem)
-        trace = "" if isinstance(problem, UsageError) else traceback.format_exc()
+        trace = "" if isinstance(problem, OneLine) else traceback.format_exc()
         number = _store_problem(problem, executor.place.store.root)
     return Outcome(job.id, error, trace, round(time.monotonic() - started, 3), _peak(), worker, number)
 
@@ -58,7 +59,7 @@ def _store_problem(problem: Exception, root: Path) -> int | None:
 
 def first_line(problem: BaseException) -> str:
     text = str(problem).strip().splitlines()
-    if isinstance(problem, UsageError):
+    if isinstance(problem, OneLine):
         return " ".join(str(problem).split())
     return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
 

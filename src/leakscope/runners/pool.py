@@ -7,13 +7,14 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import IO
 
+from leakscope.core.interpreter import module_command
 from leakscope.core.spec import Plain
+from leakscope.experiments.job import id_of
 from leakscope.runners.runner import Outcome, Progress
 
 
@@ -21,7 +22,7 @@ class Pool:
     """`workers` processes, each on `threads` cores and on one of `devices`, in turn.
 
     A worker that dies takes its job with it and nothing else: the job is reported as failed, with the
-    last words of the process, and another worker starts.
+    end of its log, and another worker starts.
     """
 
     def __init__(self, store: Path, devices: list[str], *, workers: int, threads: int = 1) -> None:
@@ -76,7 +77,7 @@ class _Worker:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         cores = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         self.process = subprocess.Popen(  # noqa: S603 (our own module)
-            [sys.executable, "-m", "leakscope.runners.worker", str(store), device, str(threads), self._name],
+            [*module_command("leakscope.runners.worker"), str(store), device, str(threads), self._name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env={**os.environ, **cores},
         )  # fmt: skip
         assert self.process.stdin is not None
@@ -86,7 +87,7 @@ class _Worker:
         self._partial = b""
 
     def take(self, job: Plain) -> None:
-        self.job, self._since = f"{job['stage']}-{job['key']}", time.monotonic()
+        self.job, self._since = id_of(job), time.monotonic()
         try:
             self._in.write(json.dumps(job).encode() + b"\n")
             self._in.flush()

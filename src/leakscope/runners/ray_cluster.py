@@ -16,6 +16,7 @@ from typing import Any
 
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain
+from leakscope.experiments.job import id_of
 from leakscope.runners.devices import RAY_RESOURCES, kind_of, on_a_node
 from leakscope.runners.runner import Outcome, Progress
 
@@ -52,7 +53,7 @@ class Ray:
 
     def submit(self, jobs: list[Plain]) -> None:
         for job in jobs:
-            self._running[self._start.remote(job, *self._arguments)] = f"{job['stage']}-{job['key']}"
+            self._running[self._start.remote(job, *self._arguments)] = id_of(job)
 
     def wait(self, seconds: float) -> list[Outcome | Progress]:
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)

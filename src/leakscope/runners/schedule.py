@@ -11,21 +11,16 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from leakscope.core.spec import Plain
 from leakscope.experiments.job import Job
+from leakscope.runners.events import Event, Watcher
 from leakscope.runners.runner import Outcome, Progress, Runner
 from leakscope.store import Store
 
 State = Literal["waiting", "running", "done", "failed", "blocked", "unneeded"]
-
-
-class Watcher(Protocol):
-    """Somebody who follows a grid: a log, a table, a tracker."""
-
-    def tell(self, event: str, facts: Mapping[str, Any]) -> None: ...
 
 
 @dataclass
@@ -152,25 +147,25 @@ class _Coordinator:
         self._watchers = watchers
         self._running: dict[str, float] = {}
 
-    def _tell(self, event: str, **facts: Any) -> None:
+    def _tell(self, event: Event) -> None:
         for watcher in self._watchers:
-            watcher.tell(event, facts)
+            watcher.tell(event)
 
     def run(self) -> dict[str, int]:
-        self._tell("begin", counts=self.schedule.counts, workers=self.runner.capacity)
+        self._tell(Event("begin", counts=self.schedule.counts, workers=self.runner.capacity))
         while True:
             self._start()
             if not self._running:
                 break
             for message in self.runner.wait(0.5):
                 if isinstance(message, Progress):
-                    self._tell("progress", **vars(message))
+                    self._tell(Event("progress", **vars(message)))
                 elif message.job in self._running:
                     self._ended(message)
             self._stop_late()
-            self._tell("tick")
+            self._tell(Event("tick"))
         counts = self.schedule.counts
-        self._tell("end", counts=counts)
+        self._tell(Event("end", counts=counts))
         return counts
 
     def _start(self) -> None:
@@ -184,35 +179,35 @@ class _Coordinator:
             # Another coordinator on this store may have done it meanwhile.
             if job.done(self.store):
                 self.schedule.finish(job.id)
-                self._tell("shared", job=job.id)
+                self._tell(Event("shared", job=job.id))
                 continue
             self.schedule.states[job.id] = "running"
             self._running[job.id] = time.monotonic()
             starting.append(job.as_json())
-            self._tell("start", job=job.id, stage=job.stage, title=job.title)
+            self._tell(Event("start", job=job.id, stage=job.stage, title=job.title))
         if starting:
             self.runner.submit(starting)
 
     def _ended(self, outcome: Outcome) -> None:
         del self._running[outcome.job]
         job = self.schedule.jobs[outcome.job]
-        facts = {
-            "job": job.id, "stage": job.stage, "title": job.title, "named": asdict(job.named), "work": job.work,
-            "seconds": outcome.seconds, "memory": outcome.memory, "worker": outcome.worker,
-        }  # fmt: skip
+        event = Event(
+            "done", job.id, job.stage, job.key, job.title, job.named, job.work, outcome.seconds, outcome.memory,
+            outcome.worker, outcome.error or "",
+        )  # fmt: skip
         # What is in the store is done, whatever became of the process that did it.
         if outcome.error is None or job.done(self.store):
             self.schedule.finish(job.id)
-            self._tell("done", **facts)
+            self._tell(replace(event, error=""))
             return
         if outcome.errno is not None:
             # No job can be kept any more, and no failure be recorded: stop, with all that is finished intact.
-            self._tell("stopped", **facts, error=outcome.error)
+            self._tell(replace(event, event="stopped"))
             raise OSError(outcome.errno, os.strerror(outcome.errno), str(self.store.root))
         summary = {"stage": job.stage, "title": job.title, "error": outcome.error}
         self.store.put("failure", job.key, {**vars(outcome), "plan": job.as_json(), "summary": summary})
         blocked = self.schedule.fail(job.id)
-        self._tell("failed", **facts, error=outcome.error, traceback=outcome.traceback, blocked=len(blocked))
+        self._tell(replace(event, event="failed", traceback=outcome.traceback, blocked=len(blocked)))
 
     def _stop_late(self) -> None:
         limit = self.limits.job_seconds

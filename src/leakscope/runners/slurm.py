@@ -17,6 +17,7 @@ from typing import Any
 from leakscope.core.durable import replace_durably
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import Plain, validated
+from leakscope.experiments.job import id_of
 from leakscope.runners.devices import is_scheduled
 from leakscope.runners.runner import Outcome, Progress
 
@@ -41,7 +42,7 @@ class Task:
     def __call__(self, jobs: str) -> None:
         """Do jobs one after another; a start costs seconds, so that small ones share it.
 
-        What came of them is written as JSON: submitit would pickle it, and who unpickles runs what he finds.
+        What came of them is written as JSON: submitit would pickle it, and unpickling can execute code.
         """
         import submitit
 
@@ -124,7 +125,7 @@ class Slurm:
         except (submitit.core.utils.FailedJobError, OSError) as error:
             raise UsageError(f"Slurm refused the jobs: {' '.join(str(error).split())[:300]}") from None
         for part, handle in zip(parts, started, strict=True):
-            self._running[handle] = _Task([f"{job['stage']}-{job['key']}" for job in part], time.monotonic())
+            self._running[handle] = _Task([id_of(job) for job in part], time.monotonic())
 
     def wait(self, seconds: float) -> list[Outcome | Progress]:
         end = time.monotonic() + seconds
@@ -139,7 +140,7 @@ class Slurm:
             time.sleep(0.05)
 
     def _ended(self, handle: Any) -> bool:
-        """Whether it ended without telling; a shared disk may show what it wrote last a little later."""
+        """Whether it ended without an outcome file; on a shared disk that file may appear a little later."""
         if not (handle.paths.result_pickle.exists() or (self._here and handle.done())):
             return False
         task = self._running[handle]
@@ -220,7 +221,7 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
 
 
 def private_folder(store: Path) -> Path:
-    """A new folder for this run that nobody else can look into or exchange: submitit keeps pickles in it.
+    """A new folder for this run that no other user can read or replace, because submitit keeps pickles in it.
 
     Below the store when nobody else may write there; below the home folder when the store is shared. Both
     must be on a disk that the nodes see.
@@ -241,7 +242,7 @@ def private_folder(store: Path) -> Path:
 
 
 def _ours_alone(folder: Path) -> bool:
-    """Whether only this user and root can exchange what is in a folder."""
+    """Whether only this user and root can replace files in a folder."""
     state = folder.stat()
     shared = state.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not state.st_mode & stat.S_ISVTX
     return state.st_uid in {os.getuid(), 0} and not shared

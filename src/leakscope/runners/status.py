@@ -1,17 +1,16 @@
-"""What is known of a grid: what there is to do, where it stands, what failed, what came out."""
+"""The status of a grid: open jobs, states, failures and first results."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from leakscope.experiments.reading import read_entries
 from leakscope.runners.bench import Bench, read_bench
 from leakscope.runners.estimate import Experience
-from leakscope.runners.events import read_events
+from leakscope.runners.events import read_events, read_log
 from leakscope.runners.live import count_states, duration
 from leakscope.runners.schedule import Schedule
 from leakscope.store import Store
@@ -21,7 +20,7 @@ from leakscope.store import Store
 class StageExpectation:
     all: int
     to_do: int
-    seconds: float | None  # None: nothing alike was ever run
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Expectation:
     stages: Mapping[str, StageExpectation]
     failed: int
     workers: int
-    seconds: float | None
-    jobs_never_seen: int
+    seconds: float
+    jobs_never_seen: int  # whose seconds are guessed
     memory_per_job: int | None
 
 
@@ -63,14 +62,13 @@ def expectation(bench: Bench, store: Store, workers: int) -> Expectation:
     schedule = Schedule.of(bench.jobs, store)
     todo = [job for job in bench.jobs if schedule.states[job.id] in {"waiting", "blocked", "failed"}]
     estimates = {job.id: experience.of(job) for job in todo}
-    seconds = [estimate.seconds for estimate in estimates.values()]
     memory = [estimate.memory for estimate in estimates.values() if estimate.memory is not None]
     stages: dict[str, StageExpectation] = {}
     for stage in dict.fromkeys(job.stage for job in bench.jobs):
         own = [job for job in todo if job.stage == stage]
-        stages[stage] = StageExpectation(len(bench.of(stage)), len(own), _total([estimates[j.id].seconds for j in own]))
+        stages[stage] = StageExpectation(len(bench.of(stage)), len(own), _total(estimates[j.id].seconds for j in own))
     trained = {key for job in bench.jobs for kind, key in job.makes if kind == "trained"}
-    total = _total(seconds)
+    total = _total(estimate.seconds for estimate in estimates.values())
     return Expectation(
         grid=bench.name,
         key=bench.key,
@@ -78,14 +76,14 @@ def expectation(bench: Bench, store: Store, workers: int) -> Expectation:
         stages=stages,
         failed=sum(state == "failed" for state in schedule.states.values()),
         workers=workers,
-        seconds=None if total is None else round(total / workers, 1),
-        jobs_never_seen=seconds.count(None),
+        seconds=round(total / workers, 1),
+        jobs_never_seen=sum(estimate.rough for estimate in estimates.values()),
         memory_per_job=max(memory, default=None),
     )
 
 
-def _total(seconds: list[float | None]) -> float | None:
-    return None if None in seconds else round(sum(s for s in seconds if s is not None), 1)
+def _total(seconds: Iterable[float]) -> float:
+    return round(sum(seconds), 1)
 
 
 _WORDS = {
@@ -102,10 +100,9 @@ def describe_expectation(shown: Expectation) -> list[str]:
         lines.append(f"{_WORDS[stage]:20} {own.to_do} of {own.all}{took}")
     if shown.failed:
         lines.append(f"{'failed before':20} {shown.failed} (run with --retry failed)")
-    if shown.seconds is None:
-        time_ = f"unknown: this store has not seen {shown.jobs_never_seen} of these jobs, nor any like them"
-    else:
-        time_ = f"{duration(shown.seconds)} on {shown.workers} workers"
+    time_ = f"{duration(shown.seconds)} on {shown.workers} workers"
+    if shown.jobs_never_seen:
+        time_ += f" (a guess: this store has not seen {shown.jobs_never_seen} of these jobs, nor any like them)"
     memory = shown.memory_per_job
     lines.append(f"{'time':20} {time_}")
     lines.append(f"{'memory':20} " + ("unknown" if memory is None else f"{memory / 2**30:.1f} GB per worker"))
@@ -171,21 +168,17 @@ def store_status(store: Store) -> list[GridStatus]:
 
 
 def _running(store: Store) -> list[str]:
-    """Jobs that live coordinators of this machine have started and not seen the end of."""
+    """Jobs that running coordinators on this machine have started and not finished."""
     open_jobs: Counter[str] = Counter()
     for path in sorted((store.root / "events").glob("*.jsonl")):
         host, _, process = path.stem.partition("-")[2].rpartition("-")
         if host == os.uname().nodename and not os.path.exists(f"/proc/{process}"):  # noqa: PTH110
             continue
-        for line in path.read_text().splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if event["event"] == "start":
-                open_jobs[event["job"]] += 1
-            elif event["event"] in {"done", "failed"}:
-                open_jobs[event["job"]] -= 1
-            elif event["event"] in {"end", "stopped"}:
+        for event in read_log(path):
+            if event.event == "start":
+                open_jobs[event.job] += 1
+            elif event.event in {"done", "failed"}:
+                open_jobs[event.job] -= 1
+            elif event.event in {"end", "stopped"}:
                 open_jobs.clear()
     return [job for job, count in open_jobs.items() if count > 0]

@@ -1,18 +1,17 @@
-"""Grids in TensorBoard or MLflow, for those who look there (extra `track`). Nothing is sent unless asked for."""
+"""Grids in TensorBoard or MLflow (extra `track`). Nothing is logged unless asked for."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from leakscope.auditing.flags import with_flags
 from leakscope.core.errors import UsageError
 from leakscope.experiments.reading import read_controls, read_result, read_target
-from leakscope.runners.schedule import Watcher
+from leakscope.runners.events import Event, Watcher
 from leakscope.store import Store
 
 
@@ -23,15 +22,16 @@ class _Scores:
         self._store, self._log, self._end = store, log, end
         self._ended: Counter[str] = Counter()
 
-    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        if event in {"done", "failed"}:
-            self._ended[event] += 1
+    def tell(self, event: Event) -> None:
+        kind = event.event
+        if kind in {"done", "failed"}:
+            self._ended[kind] += 1
             step = self._ended.total()
-            self._log(f"jobs/{event}", self._ended[event], step)
-            self._log(f"seconds/{facts['stage']}", facts["seconds"], step)
-        if event == "done" and facts["stage"] == "attack":
-            self._log_scores(facts["job"].partition("-")[2], step)
-        if event == "end":
+            self._log(f"jobs/{kind}", self._ended[kind], step)
+            self._log(f"seconds/{event.stage}", event.seconds, step)
+        if kind == "done" and event.stage == "attack":
+            self._log_scores(event.key, step)
+        if kind == "end":
             self._end()
 
     def _log_scores(self, key: str, step: int) -> None:
@@ -72,7 +72,7 @@ TRACKERS: dict[str, Callable[[Store, str], Watcher]] = {"tensorboard": _tensorbo
 
 
 def tracker(kind: str, store: Store, name: str) -> Watcher:
-    """Somebody who follows a grid elsewhere."""
+    """A watcher that logs a grid to an experiment tracker."""
     if kind not in TRACKERS:
         raise UsageError(f"unknown tracker {kind!r}; choose from: {', '.join(TRACKERS)}")
     try:

@@ -1,7 +1,7 @@
 """A worker process of the pool: one job per line in, how it ended per line out.
 
-It ends when its standard input closes, even in the middle of a job: a coordinator that was killed
-leaves nobody behind, and what was being computed resumes from its checkpoint.
+It ends when its standard input closes, even in the middle of a job: a killed coordinator
+leaves no process behind, and the interrupted job resumes from its checkpoint.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
+from leakscope.core.waiting import spin_briefly
+
 
 def main(store: str, device: str, threads: int, name: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator, which decides
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else prints goes to the log
+    spin_briefly()
     todo: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_listen, args=(todo,), daemon=True).start()
 

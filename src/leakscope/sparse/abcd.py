@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leakscope.sparse import kernel
 from leakscope.sparse.problem import Problem
 from leakscope.sparse.progress import Progress, Solution, momentum
 
@@ -53,7 +54,7 @@ class Abcd:
 
     def run(self, problem: Problem, start: Tensor | None) -> Solution:
         n, device = len(problem), problem.canvas.device
-        descent = Descent(problem, start, self.overrelaxation)
+        descent = descent_of(problem, start, self.overrelaxation)
         progress = Progress(descent.objective(), self.tolerance)
         answer = problem.canvas.new_empty(problem.codes_shape)
         objective = progress.objective.clone()
@@ -118,6 +119,23 @@ class Lattice:
         return part.unfold(1, kh, ph * sh).unfold(2, kw, pw * sw).permute(0, 4, 5, 1, 2, 3)
 
 
+def descent_of(problem: Problem, start: Tensor | None, overrelaxation: float) -> Descent | kernel.CompiledDescent:
+    """The state of a run: in torch, or compiled where that was asked for and can be had."""
+    if kernel.wanted(problem.canvas.dtype, problem.canvas.device):
+        return kernel.CompiledDescent(problem, start, Lattice(problem), blocks_of(problem, overrelaxation))
+    return Descent(problem, start, overrelaxation)
+
+
+def blocks_of(problem: Problem, overrelaxation: float) -> list[Block]:
+    """Features in blocks of at most ⅔·C·k², with their steps."""
+    features, size = len(problem.atoms), problem.atoms[0].numel()
+    count = -(-features * 3 // (2 * size))
+    return [
+        Block.of(atoms, problem.penalty, overrelaxation, problem.nonneg)
+        for atoms in problem.atoms.flatten(1).split(-(-features // count))
+    ]
+
+
 class Descent:
     """The state of a run. Samples are the last axis, so gathering patches copies runs of a whole batch.
 
@@ -130,12 +148,8 @@ class Descent:
         self.lattice = Lattice(problem)
         self.grid = problem.grid
         self.penalty, self.nonneg = problem.penalty, problem.nonneg
-        features, size = len(problem.atoms), problem.atoms[0].numel()
-        count = -(-features * 3 // (2 * size))
-        self.blocks = [
-            Block.of(atoms, self.penalty, overrelaxation, self.nonneg)
-            for atoms in problem.atoms.flatten(1).split(-(-features // count))
-        ]
+        features = len(problem.atoms)
+        self.blocks = blocks_of(problem, overrelaxation)
         canvas = problem.canvas if start is None else problem.residual(start)
         error = canvas.permute(1, 2, 3, 0).contiguous()  # C×H×W×N
         codes = [self._colored(start, color, features, error) for color in self.lattice.colors]

@@ -1,6 +1,19 @@
 """Statistics that everything above shares: intervals, effects, matched accuracy, several tests, and the judge."""
 
-from leakscope.stats.claims import Claim, Doubt, Evidence, Matched, Ruling, Tables, judge
+from leakscope.core.words import DoubtKind, Ruled
+from leakscope.stats.claims import (
+    Adjusted,
+    Claim,
+    Doubt,
+    Evidence,
+    Examined,
+    Matched,
+    Ruling,
+    Tables,
+    examine,
+    judge,
+    rule,
+)
 from leakscope.stats.effects import (
     Effect,
     Spread,
@@ -24,13 +37,49 @@ from leakscope.stats.intervals import (
 from leakscope.stats.matching import Point, UnmatchedError, adjusted_effect, leak_at, matched_effect
 from leakscope.stats.multiple import holm, holm_levels, simultaneous_intervals
 from leakscope.stats.strongest import Strongest, maximum_over_attacks
-from leakscope.stats.words import DoubtKind, Verdict
 
 __all__ = [
-    "Claim", "Doubt", "DoubtKind", "Effect", "Estimate", "Evidence", "Exposed", "Matched", "Point", "Ruling", "Spread",
-    "Strongest", "Tables", "UnmatchedError", "Verdict", "adjusted_effect", "crossed", "crossed_interval",
-    "exposed_bound", "holm", "holm_levels", "judge", "leak_at", "matched_effect", "maximum_over_attacks",
-    "mean_interval", "paired_effect", "ratio_interval", "ratio_scores", "seeds_needed", "share_bound",
-    "simultaneous_intervals", "skewed_interval", "smallest_effect", "spread", "victims_for_limit", "victims_needed",
-    "victims_to_show", "worst_over_attacks",
+    "Adjusted",
+    "Claim",
+    "Doubt",
+    "DoubtKind",
+    "Effect",
+    "Estimate",
+    "Evidence",
+    "Examined",
+    "Exposed",
+    "Matched",
+    "Point",
+    "Ruled",
+    "Ruling",
+    "Spread",
+    "Strongest",
+    "Tables",
+    "UnmatchedError",
+    "adjusted_effect",
+    "crossed",
+    "crossed_interval",
+    "examine",
+    "exposed_bound",
+    "holm",
+    "holm_levels",
+    "judge",
+    "leak_at",
+    "matched_effect",
+    "maximum_over_attacks",
+    "mean_interval",
+    "paired_effect",
+    "ratio_interval",
+    "ratio_scores",
+    "rule",
+    "seeds_needed",
+    "share_bound",
+    "simultaneous_intervals",
+    "skewed_interval",
+    "smallest_effect",
+    "spread",
+    "victims_for_limit",
+    "victims_needed",
+    "victims_to_show",
+    "worst_over_attacks",
 ]  # fmt: skip

@@ -1,34 +1,34 @@
 """The one judge of claims: holds, does not hold, or cannot tell, for all papers alike.
 
 Power: the share of true claims found to hold, in percent, for an effect of 0.06 where 0.02 counts, on 256 victims
-whose differences vary by 0.1 with residuals of 0.1 (tests/stats/test_claims.py simulates and checks this table):
+whose differences vary by 0.1 with residuals of 0.1 (benchmarks/judge.py computes this table, and
+tests/stats/test_claims.py checks it):
 
     spread of seeds   family    3 seeds   5 seeds
-    0.005              1           98       100
-    0.01               1           82        99
-    0.02               1           41        81
-    0.005             10           57       100
-    0.01              10           20        97
-    0.02              10            3        46
+    0.005              1           95       100
+    0.01               1           78        99
+    0.02               1           43        82
+    0.005             10           48       100
+    0.01              10           20        98
+    0.02              10            6        39
 
 Three seeds decide a single claim whose effect is large beside the spread of seeds, and little in a family of ten.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from leakscope.core.words import DoubtKind, Ruled
 from leakscope.stats.distributions import Array
-from leakscope.stats.effects import Effect, paired_effect, seeds_needed, spread, victims_to_show
+from leakscope.stats.effects import Effect, Spread, paired_effect, seeds_needed, spread, victims_to_show
 from leakscope.stats.intervals import Estimate
-from leakscope.stats.matching import Point, UnmatchedError, matched_effect
+from leakscope.stats.matching import Point, UnmatchedError, adjusted_effect, matched_effect, matched_pairs
 from leakscope.stats.multiple import holm, simultaneous_intervals
-from leakscope.stats.words import DoubtKind, Verdict
 
 Direction = Literal["less", "more", "equal"]
 
@@ -82,10 +82,18 @@ class Matched:
 
 
 @dataclass(frozen=True)
+class Adjusted:
+    """Points of both sides, with accuracy as a covariate; see `adjusted_effect`."""
+
+    left: Sequence[Point]
+    right: Sequence[Point]
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What was measured for one claim (None: nothing), and every doubt about it."""
 
-    measured: Tables | Matched | None
+    measured: Tables | Matched | Adjusted | None
     doubts: Sequence[Doubt] = ()
 
 
@@ -94,7 +102,7 @@ class Ruling:
     """The verdict on one claim. `effect` is left − right; `simultaneous` its interval for the whole family."""
 
     claim: Claim
-    verdict: Verdict
+    verdict: Ruled
     reason: str
     p: float
     effect: Estimate | None = None
@@ -104,30 +112,63 @@ class Ruling:
     victims_needed: int | None = None
 
 
-_NOTHING = Effect(math.nan, math.inf, 0)
+@dataclass(frozen=True)
+class Noise:
+    """How differences of a seeds × victims table vary, for what more seeds or victims would show."""
+
+    spread: Spread
+    seeds: int
+    victims: int
 
 
-def _effect(claim: Claim, evidence: Evidence) -> tuple[Effect, list[Doubt]]:
-    """The effect, or nothing and the doubt that says why there is none."""
+@dataclass(frozen=True)
+class Examined:
+    """A claim with its effect and doubts, not yet ruled on: that takes the whole family. Plain data, so it is kept."""
+
+    claim: Claim
+    effect: Effect | None
+    doubts: tuple[Doubt, ...] = ()
+    noise: Noise | None = None
+
+
+def examine(claim: Claim, evidence: Evidence) -> Examined:
+    """The effect, or the doubt that says why there is none."""
     measured, doubts = evidence.measured, list(evidence.doubts)
     if measured is None:
-        return _NOTHING, doubts or [Doubt(DoubtKind.NOT_MEASURED, "one side was not measured")]
-    if isinstance(measured, Matched):
-        try:
-            return matched_effect(measured.left, measured.right, measured.accuracy), doubts
-        except UnmatchedError as error:
-            return _NOTHING, [*doubts, Doubt(DoubtKind.NOT_MATCHED, str(error))]
-    if claim.matched:
-        doubts.append(Doubt(DoubtKind.NOT_MATCHED, "the claim asks for equal accuracy, and no accuracies were given"))
-    return paired_effect(measured.left, measured.right, measured.paired, measured.redrawn), doubts
+        doubts = doubts or [Doubt(DoubtKind.NOT_MEASURED, "one side was not measured")]
+        return Examined(claim, None, tuple(doubts))
+    if isinstance(measured, Tables):
+        if claim.matched:
+            why = "the claim asks for equal accuracy, and no accuracies were given"
+            doubts.append(Doubt(DoubtKind.NOT_MATCHED, why))
+        effect = paired_effect(measured.left, measured.right, measured.paired, measured.redrawn)
+        return Examined(claim, effect, tuple(doubts), _noise(measured))
+    try:
+        if isinstance(measured, Adjusted):
+            return Examined(claim, adjusted_effect(measured.left, measured.right), tuple(doubts))
+        effect = matched_effect(measured.left, measured.right, measured.accuracy)
+        pairs = matched_pairs(measured.left, measured.right, measured.accuracy)
+        return Examined(claim, effect, tuple(doubts), None if pairs is None else _noise(Tables(*pairs)))
+    except UnmatchedError as error:
+        return Examined(claim, None, (*doubts, Doubt(DoubtKind.NOT_MATCHED, str(error))))
 
 
-def _tests(claim: Claim, effect: Effect) -> tuple[float, float]:
+def _noise(tables: Tables) -> Noise | None:
+    left, right = np.asarray(tables.left, dtype=float), np.asarray(tables.right, dtype=float)
+    if not tables.paired or len(left) < 2:
+        return None
+    difference = (left - right).mean(1, keepdims=True) if tables.redrawn else left - right
+    return Noise(spread(difference), *difference.shape)
+
+
+def _tests(claim: Claim, effect: Effect | None) -> tuple[float, float]:
     """One-sided p-values for "the claim holds" and for "it does not hold".
 
     less, more: effect in the claimed direction above the minimum, or below it.
     equal: two one-sided tests that −minimum < effect < minimum (Schuirmann, 1987), or that it lies outside.
     """
+    if effect is None:
+        return 1.0, 1.0
     limit = claim.minimum
     if claim.direction == "equal":
         outside = min(effect.p_above(limit), effect.p_below(-limit))
@@ -138,6 +179,11 @@ def _tests(claim: Claim, effect: Effect) -> tuple[float, float]:
 
 
 def judge(family: Sequence[tuple[Claim, Evidence]], level: float = 0.05) -> list[Ruling]:
+    """Examine and rule on a family of claims."""
+    return rule([examine(claim, evidence) for claim, evidence in family], level)
+
+
+def rule(family: Sequence[Examined], level: float = 0.05) -> list[Ruling]:
     """Rule on all claims of a page together.
 
     Each claim has two one-sided tests at its minimum effect, p = 2 min(p_holds, p_fails), adjusted by Holm over the
@@ -147,49 +193,41 @@ def judge(family: Sequence[tuple[Claim, Evidence]], level: float = 0.05) -> list
     """
     if not family:
         return []
-    effects = [_effect(claim, evidence) for claim, evidence in family]
-    tests = [_tests(claim, effect) for (claim, _), (effect, _) in zip(family, effects, strict=True)]
+    tests = [_tests(one.claim, one.effect) for one in family]
     adjusted = holm([min(1.0, 2 * min(pair)) for pair in tests])
-    wide = simultaneous_intervals([effect for effect, _ in effects], 1 - level)
-    rulings = []
-    for (claim, evidence), (effect, doubts), (holds, fails), p, together in zip(
-        family, effects, tests, adjusted.tolist(), wide, strict=True
-    ):
-        verdict = Verdict.CANNOT_TELL
-        if not doubts and p <= level:
-            verdict = Verdict.HOLDS if holds < fails else Verdict.DOES_NOT_HOLD
-        seeds, victims = None, None
-        if verdict is Verdict.CANNOT_TELL and isinstance(evidence.measured, Tables):
-            seeds, victims = _needed(claim, evidence.measured, effect, level / len(family))
-        known = math.isfinite(effect.value)
-        interval = effect.interval(1 - level) if known else None
-        reason = _reason(claim, interval, p, verdict, doubts, (seeds, victims))
-        rulings.append(
-            Ruling(claim, verdict, reason, p, interval, together if known else None, tuple(doubts), seeds, victims)
-        )
-    return rulings
+    return [
+        _ruling(one, pair, p, level, len(family)) for one, pair, p in zip(family, tests, adjusted.tolist(), strict=True)
+    ]
 
 
-def _needed(claim: Claim, tables: Tables, effect: Effect, level: float) -> tuple[int | None, int | None]:
+def _ruling(one: Examined, tests: tuple[float, float], p: float, level: float, size: int) -> Ruling:
+    verdict = Ruled.CANNOT_TELL
+    if not one.doubts and p <= level:
+        verdict = Ruled.HOLDS if tests[0] < tests[1] else Ruled.DOES_NOT_HOLD
+    needed = _needed(one, level / size) if verdict is Ruled.CANNOT_TELL else (None, None)
+    own = together = None
+    if one.effect is not None:
+        own, together = one.effect.interval(1 - level), simultaneous_intervals([one.effect], 1 - level, size)[0]
+    reason = _reason(one.claim, own, p, verdict, one.doubts, needed)
+    return Ruling(one.claim, verdict, reason, p, own, together, one.doubts, *needed)
+
+
+def _needed(one: Examined, level: float) -> tuple[int | None, int | None]:
     """Seeds (with these victims), or else victims (with these seeds), to decide if the effect stays as it was seen."""
-    left, right = np.asarray(tables.left, dtype=float), np.asarray(tables.right, dtype=float)
-    if not tables.paired or len(left) < 2:
+    if one.noise is None or one.effect is None:
         return None, None
-    sign = -1 if claim.direction == "less" else 1
-    seen = abs(effect.value) if claim.direction == "equal" else sign * effect.value
-    distance = abs(seen - claim.minimum)
-    difference = (left - right).mean(1, keepdims=True) if tables.redrawn else left - right
-    seeds, victims = difference.shape
-    noise = spread(difference)
-    more = seeds_needed(distance, noise, victims, level)
-    return more, victims_to_show(distance, noise, seeds, level) if more is None else None
+    sign = -1 if one.claim.direction == "less" else 1
+    seen = abs(one.effect.value) if one.claim.direction == "equal" else sign * one.effect.value
+    distance = abs(seen - one.claim.minimum)
+    more = seeds_needed(distance, one.noise.spread, one.noise.victims, level)
+    return more, victims_to_show(distance, one.noise.spread, one.noise.seeds, level) if more is None else None
 
 
 def _reason(
     claim: Claim,
     effect: Estimate | None,
     p: float,
-    verdict: Verdict,
+    verdict: Ruled,
     doubts: Sequence[Doubt],
     needed: tuple[int | None, int | None],
 ) -> str:
@@ -206,9 +244,9 @@ def _reason(
     if doubts:
         return f"{seen}. Not believed: " + "; ".join(f"{doubt.kind}: {doubt.reason}" for doubt in doubts) + "."
     wanted = {"less": "less by more than", "more": "more by more than", "equal": "equal within"}[claim.direction]
-    if verdict is Verdict.HOLDS:
+    if verdict is Ruled.HOLDS:
         return f"{seen}: {wanted} {claim.minimum:g}, as claimed."
-    if verdict is Verdict.DOES_NOT_HOLD:
+    if verdict is Ruled.DOES_NOT_HOLD:
         return f"{seen}: shown not to be {wanted} {claim.minimum:g}."
     seeds, victims = needed
     if seeds is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,13 +29,9 @@ class Estimate:
     def bounded(self) -> bool:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
-    def as_dict(self) -> dict[str, float | None]:
-        """For JSON, which knows no infinity: an end that is not known is None."""
-        return {name: number if math.isfinite(number) else None for name, number in asdict(self).items()}
-
 
 def finite(values: ArrayLike, dimensions: int) -> Array:
-    """The values as an array of so many dimensions; refuses NaN, infinities and nothing at all."""
+    """The values as an array of so many dimensions; refuses NaN, infinities and empty input."""
     array = np.asarray(values, dtype=float)
     if array.ndim != dimensions or array.size == 0:
         raise ValueError(f"expected {dimensions} dimensions and at least one value, got shape {array.shape}")

@@ -1,4 +1,4 @@
-"""Leak at matched accuracy: two arms compared where they serve equally well, with seeds as the unit."""
+"""Leak at matched accuracy: two arms compared at the same accuracy, with seeds as the unit."""
 
 from __future__ import annotations
 
@@ -88,6 +88,18 @@ def matched_effect(
         return paired_effect(first, second, paired=False)
     both = _matched({seed: (ours[seed], theirs[seed]) for seed in shared}, accuracy, tolerance)
     return paired_effect(both[:, 0], both[:, 1])
+
+
+def matched_pairs(
+    left: Sequence[Point], right: Sequence[Point], accuracy: float | None = None, tolerance: float = TOLERANCE
+) -> tuple[Array, Array] | None:
+    """Both arms at one accuracy, seeds × victims each, as `matched_effect` compares them; None: seeds are not pairs."""
+    ours, theirs = _curves(left), _curves(right)
+    shared = sorted(ours.keys() & theirs.keys())
+    if len(shared) < 2:
+        return None
+    both = _matched({seed: (ours[seed], theirs[seed]) for seed in shared}, accuracy, tolerance)
+    return both[:, 0], both[:, 1]
 
 
 def _matched(pairs: Mapping[int, tuple[Curve, ...]], accuracy: float | None, tolerance: float) -> Array:

@@ -33,10 +33,12 @@ def holm_levels(p_values: ArrayLike, level: float = 0.05) -> Array:
     return np.asarray(level / (len(p) - ranks), dtype=float)
 
 
-def simultaneous_intervals(effects: Sequence[Effect], level: float = 0.95) -> list[Estimate]:
+def simultaneous_intervals(effects: Sequence[Effect], level: float = 0.95, size: int | None = None) -> list[Estimate]:
     """Bonferroni: each interval at 1 − (1 − level)/m, so that all hold at once with probability `level`.
+
+    m is the size of the family, by default the number of these effects.
 
     Holm rejects whatever these intervals exclude, and sometimes more: an effect may be shown although its
     simultaneous interval still touches the limit.
     """
-    return [effect.interval(1 - (1 - level) / len(effects)) for effect in effects]
+    return [effect.interval(1 - (1 - level) / (size or len(effects))) for effect in effects]

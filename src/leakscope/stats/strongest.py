@@ -1,4 +1,4 @@
-"""The leak of the strongest of several attacks on the same victims, without the luck of having chosen it."""
+"""The leak of the strongest of several attacks on the same victims, corrected for having chosen the best."""
 
 from __future__ import annotations
 

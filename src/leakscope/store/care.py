@@ -66,17 +66,6 @@ def prune(store: Store, chosen: list[Entry]) -> int:
     return freed
 
 
-def damaged(store: Store) -> Iterator[str]:
-    """What cannot be read, with the remedy, entry by entry."""
-    for entry in entries(store):
-        try:
-            _ = entry.record
-            if (entry.folder / "tensors.safetensors").exists():
-                entry.tensors()
-        except UsageError as error:
-            yield str(error)
-
-
 def move(store: Store, to: Path) -> None:
     """Take the whole store elsewhere, when nobody works in it."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):

@@ -89,6 +89,10 @@ class Store:
         """The entry, or None when there is none; one that is damaged is put aside with a word."""
         return self._read(kind, key, whole=False)
 
+    def get_whole(self, kind: str, key: str) -> Entry | None:
+        """As `get`, with the tensors looked at too."""
+        return self._read(kind, key, whole=True)
+
     def get_content(self, kind: str, key: str) -> Entry | None:
         """As `get`, for kinds whose key is the digest of their record: any other record is refused.
 

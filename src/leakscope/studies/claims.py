@@ -1,4 +1,4 @@
-"""Claims as data, and the evidence for each; `stats.claims.judge` alone decides."""
+"""Claims as data, and the evidence for each; `stats.claims.rule` alone decides."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from leakscope.core.results import AttackResult, TargetRecord
-from leakscope.core.words import Control, FlagId
+from leakscope.core.words import Control, DoubtKind, FlagId
 from leakscope.stats import claims as stats
-from leakscope.stats.claims import Direction, Doubt, Evidence, Matched, Tables
+from leakscope.stats.claims import Adjusted, Direction, Doubt, Evidence, Matched, Tables
 from leakscope.stats.distributions import Array
 from leakscope.stats.matching import Point
-from leakscope.stats.words import DoubtKind
 from leakscope.studies.picks import Pick, attack_identity, weakened
-from leakscope.studies.records import Decided
+from leakscope.studies.records import Decided, decided
 
 #: Figures of single targets, by metric and key of the target.
 Measured = Mapping[str, Mapping[str, float]]
@@ -48,7 +47,8 @@ class Claim:
 
     By default the metric is the leak of the strongest attack on each victim among those that both sides met. A metric
     of targets is their accuracy, or one that the study measured itself. `margin` is what left may lose and still
-    count ("does not hurt"); `spread` compares how much trainings differ: |mean of a seed − median of the seeds|
+    count ("does not hurt"). `matched` compares both sides at one accuracy; `adjusted` does so by analysis of covariance
+    over all their targets. `spread` compares how much trainings differ: |mean of a seed − median of the seeds|
     (Brown & Forsythe, 1974).
     """
 
@@ -62,6 +62,7 @@ class Claim:
     other_metric: str = ""  # of the right side; empty: the same
     minimum: float = 0.02
     matched: bool = False
+    adjusted: bool = False
     margin: float = 0.0
     spread: bool = False
 
@@ -78,8 +79,9 @@ class Claim:
         if self.margin:
             right = f"({right} {'less' if self.direction == 'more' else 'plus'} {self.margin:g})"
         return stats.Claim(
-            self.id, self.statement, self.source, self.left.title, right, self.direction, self.minimum, self.matched
-        )
+            self.id, self.statement, self.source, self.left.title, right, self.direction, self.minimum,
+            self.matched or self.adjusted,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -229,8 +231,10 @@ def evidence_for(claim: Claim, source: Source, measured: Measured | None = None)
         return Evidence(None, [Doubt(DoubtKind.NOT_MEASURED, str(error)), *doubts])
 
 
-def _arranged(claim: Claim, found: Sequence[_Side]) -> Tables | Matched:
+def _arranged(claim: Claim, found: Sequence[_Side]) -> Tables | Matched | Adjusted:
     """Both sides as the judge takes them."""
+    if claim.adjusted and len(found) == 2:
+        return Adjusted(found[0].points, found[1].points)
     if claim.matched and len(found) == 2:
         return Matched(found[0].points, found[1].points)
     for side in found:
@@ -276,7 +280,7 @@ def _reasons(claim: Claim, best: AttackResult, results: Sequence[AttackResult]) 
     for flag in best.flags:
         # Compared at one accuracy, a collapsed one is no excuse and no merit. That some victims are exposed although
         # the mean is low forbids a pass, and says nothing against a comparison of means.
-        excused = (FlagId.VICTIMS_EXPOSED, *([FlagId.ACCURACY_COLLAPSED] if claim.matched else []))
+        excused = (FlagId.VICTIMS_EXPOSED, *([FlagId.ACCURACY_COLLAPSED] if claim.matched or claim.adjusted else []))
         if flag.blocks and flag.id not in excused:
             yield _DOUBTS.get(flag.id, DoubtKind.OTHER), flag.id.value
     if any(control.kind is Control.POSITIVE and not control.passed for control in best.controls):
@@ -288,6 +292,5 @@ def _reasons(claim: Claim, best: AttackResult, results: Sequence[AttackResult]) 
 
 
 def decide(claims: Sequence[Claim], source: Source, measured: Measured | None = None) -> tuple[Decided, ...]:
-    """The verdicts on all claims of a part: one family for Holm's correction, one judge."""
-    family = [(claim.judged, evidence_for(claim, source, measured)) for claim in claims]
-    return tuple(Decided.of(ruling) for ruling in stats.judge(family))
+    """The verdicts on all claims of a part, as if it were the whole page; `decided_together` rules on the page."""
+    return decided([stats.examine(claim.judged, evidence_for(claim, source, measured)) for claim in claims])

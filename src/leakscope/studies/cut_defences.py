@@ -1,4 +1,4 @@
-"""Defences at the cut, compared where they serve equally well."""
+"""Defences at the cut, compared at equal accuracy."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from leakscope.core.escaping import markup_free
 from leakscope.studies.records import Number
 
 
@@ -22,7 +23,7 @@ def cell(value: object) -> str:
         return interval(value)
     if isinstance(value, float):
         return number(value)
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return markup_free(value)
 
 
 def number(value: float) -> str:

@@ -33,6 +33,9 @@ NO_LESS = (
     ("depth does not hurt: 34 against 18", "figures 13 and 16", "depth-34", "depth-18"),
     ("depth does not hurt: 50 against 18", "figures 13 and 16", "depth-50", "depth-18"),
     ("depth does not hurt: 152 against 18", "figures 13 and 16", "depth-152", "depth-18"),
+    ("depth does not hurt: 34 against 18 at 112 pixels", "figures 13 and 16", "size-34", "size-18"),
+    ("depth does not hurt: 50 against 18 at 112 pixels", "figures 13 and 16", "size-50", "size-18"),
+    ("depth does not hurt: 152 against 18 at 112 pixels", "figures 13 and 16", "size-152", "size-18"),
     ("width hardly matters: HRN-5x5x3x against ResNet-18", "table IV", "HRN-5x5x3x", "ResNet-18"),
     ("width hardly matters: HRN-2x5x3x against ResNet-18", "table IV", "HRN-2x5x3x", "ResNet-18"),
 )
@@ -40,6 +43,7 @@ NO_LESS = (
 VARIANTS = (
     "U", "P", "MU", "MP", "no-skip", "strided-U", "strided-P", "deeper", "shallower", "ir", "depth-18", "depth-34",
     "depth-50", "depth-152", "ResNet-18", "HRN-5x5x3x", "HRN-2x5x3x",
+    "ir-152-3", "size-18-3",
 )  # fmt: skip
 
 
@@ -80,7 +84,7 @@ CLAIMS = tuple(_claims())
 class PeelStudy(Study):
     """What residual networks give away to PEEL and to ours, beside the paper's tables.
 
-    `trial` is `faces`, `depths`, `widths`, `xray` or `demo`; pictures of people are not drawn.
+    `trial` is `faces`, `depths`, `widths`, `sizes`, `xray` or `demo`; pictures of people are not drawn.
     """
 
     title: ClassVar[str] = "PEEL: what residual networks give away"
@@ -176,7 +180,7 @@ def _rebuilt(run: Run) -> dict[str, Any]:
 
 
 def _feature_maps(run: Run) -> dict[str, Any]:
-    """Of one victim, a column per block: the true input, then that of each attack."""
+    """For one victim, one column per block: the true input, then that of each attack."""
     report = next((target.blocks for target in run.report.targets if target.blocks is not None), None)
     found: dict[str, Any] = {}
     for table in report.attacks if report is not None else ():

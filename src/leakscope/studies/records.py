@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from leakscope.core.results import Method, Spread
 from leakscope.core.spec import Plain
-from leakscope.stats.claims import Ruling
+from leakscope.core.words import Ruled
+from leakscope.stats.claims import Examined, Ruling, rule
 from leakscope.stats.intervals import Estimate
-from leakscope.stats.words import Verdict
 
 SCHEMA: Literal["leakscope/study/2"] = "leakscope/study/2"
 
@@ -68,12 +68,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Decided:
-    """A claim and its verdict."""
+    """A claim and its verdict. `examined` is what it rests on, so that a page can rule on all its parts together."""
 
     id: str
     statement: str
     source: str
-    verdict: Verdict
+    verdict: Ruled
     reason: str
     p: float
     effect: Number | None
@@ -81,16 +81,17 @@ class Decided:
     doubts: tuple[str, ...]
     seeds_needed: int | None
     victims_needed: int | None
+    examined: Examined | None = None  # None: written before pages were one family
 
     @classmethod
-    def of(cls, ruling: Ruling) -> Decided:
+    def of(cls, ruling: Ruling, examined: Examined) -> Decided:
         effect, together = (
             None if estimate is None else Number.of(estimate) for estimate in (ruling.effect, ruling.simultaneous)
         )
         return cls(
             ruling.claim.id, ruling.claim.statement, ruling.claim.source, ruling.verdict, ruling.reason, ruling.p,
             effect, together, tuple(doubt.kind.value for doubt in ruling.doubts), ruling.seeds_needed,
-            ruling.victims_needed,
+            ruling.victims_needed, examined,
         )  # fmt: skip
 
 
@@ -164,3 +165,18 @@ class Part:
     note: str = ""
     limits: tuple[str, ...] = ()
     schema: Literal["leakscope/study/2"] = field(default=SCHEMA)
+
+
+def decided(family: Sequence[Examined]) -> tuple[Decided, ...]:
+    """The verdicts on one family of claims."""
+    return tuple(Decided.of(ruling, one) for ruling, one in zip(rule(family), family, strict=True))
+
+
+def decided_together(parts: Sequence[Part]) -> list[Part]:
+    """The parts of one page with verdicts from one family: Holm's correction counts every claim of the page."""
+    family = [claim.examined for part in parts for claim in part.claims if claim.examined is not None]
+    ruled = iter(decided(family))
+    return [
+        replace(part, claims=tuple(claim if claim.examined is None else next(ruled) for claim in part.claims))
+        for part in parts
+    ]

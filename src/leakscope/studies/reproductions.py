@@ -38,6 +38,11 @@ class Reproduction:
     def source(self) -> str:
         return paper(self.paper).source
 
+    @property
+    def usual_scale(self) -> str:
+        """What our pages show, where that has a size of its own."""
+        return "trial" if "trial" in self.scales else "small"
+
     def protocol(self, name: str, wanted: str) -> tuple[Path, str | None]:
         """The configuration that repeats it, from where the package keeps them, and the scale to ask of that."""
         if wanted not in self.scales:

@@ -32,7 +32,7 @@ def _number(table: Sequence[Any], results: Sequence[AttackResult]) -> Number:
 
 
 def too_few_pictures(run: Run) -> set[str]:
-    """Fréchet distances with fewer pictures behind them than features: their bias would be the figure."""
+    """Fréchet distances of fewer pictures than features, which are left out: they are mostly bias."""
     scene = run.plan.scene
     found = set()
     for metric in scene.metrics:
@@ -122,8 +122,11 @@ def _attack(runs: Runs, results: Sequence[AttackResult], hidden: set[str]) -> At
     )
 
 
-def origin(runs: Runs) -> Origin:
-    """How the figures came about. CPU time is the stages' own, whether they ran now or were in the store."""
+def origin(runs: Runs, aside: str = "") -> Origin:
+    """How the figures came about; `aside` is the variant that only served to choose a setting.
+
+    CPU time is the stages' own, whether they ran now or were in the store.
+    """
     reports = {variant: run.report for variant, run in runs.runs.items()}
     first = next(iter(reports.values()))
     results = {result.reconstruction: result for report in reports.values() for result in report.results}
@@ -136,7 +139,7 @@ def origin(runs: Runs) -> Origin:
         created=first.created,
         versions=first.versions,
         data=first.data.name,
-        seeds=_seeds(runs),
+        seeds=_seeds(runs, aside),
         victims=max(report.data.victims for report in reports.values()),
         cpu_hours=round(sum(result.diagnostics.cpu_seconds for result in results.values()) / 3600, 3),
         training_hours=round(_training_seconds(runs) / 3600, 3),
@@ -155,13 +158,16 @@ def origin(runs: Runs) -> Origin:
     )
 
 
-def _seeds(runs: Runs) -> tuple[int, ...]:
-    """The seeds of all variants."""
-    return tuple(dict.fromkeys(seed for run in runs.runs.values() for seed in run.plan.seeds))
+def _seeds(runs: Runs, aside: str) -> tuple[int, ...]:
+    """The seeds that figures rest on: of all variants but the one that only served to choose a setting."""
+    kept = [run for variant, run in runs.runs.items() if variant != aside] or list(runs.runs.values())
+    return tuple(dict.fromkeys(seed for run in kept for seed in run.plan.seeds))
 
 
 def _training_seconds(runs: Runs) -> float:
+    """Of every target, and of the undefended networks that they begin with, each counted once."""
     keys = {target.trained for run in runs.runs.values() for target in run.targets.values() if target.trained}
+    keys |= {spec.start.trained_key for run in runs.runs.values() for spec in run.plan.targets if spec.start}
     entries = (runs.first.store.get("trained", key) for key in keys)
     return sum(float(entry.record["history"]["seconds"]) for entry in entries if entry is not None)
 
@@ -187,8 +193,8 @@ def _unusual(runs: Runs) -> Iterable[str]:
 _OF_THE_AUDIT = {"resize", "splits", "threat", "pretraining", "evaluator"}
 
 
-def setup(runs: Runs) -> tuple[str, ...]:
-    """Data, network, attacks and size, a line each."""
+def setup(runs: Runs, aside: str = "") -> tuple[str, ...]:
+    """Data, network, attacks and size, one line each."""
     run = runs.first
     scene, splits = run.plan.scene, run.plan.scene.splits
     networks = dict.fromkeys(
@@ -202,6 +208,6 @@ def setup(runs: Runs) -> tuple[str, ...]:
         f"**Networks** {', '.join(list(networks)[:4])}{' and more' if len(networks) > 4 else ''}; epochs "
         f"{', '.join(map(str, sorted(used)))}.",
         f"**Attacks** {', '.join(f'`{kind}`' for kind in kinds)}, handed: {run.report.threat.label}.",
-        f"**Size** {len(scene.first_victims)} victims, seeds {', '.join(map(str, _seeds(runs)))}; every "
+        f"**Size** {len(scene.first_victims)} victims, seeds {', '.join(map(str, _seeds(runs, aside)))}; every "
         f"interval is over seeds and victims.",
     )

@@ -40,7 +40,7 @@ class _Clock:
 
 
 def _at_published_width(run: Run) -> bool:
-    """Narrow layers would time the frame around a defence and not the defence."""
+    """Only layers of the published width are timed: with narrow ones the overhead dominates."""
     model = run.plan.scene.architecture
     return isinstance(model, ScaNet) and model.channels == ScaNet.channels and max(model.rows) >= max(ScaNet.rows)
 

@@ -24,8 +24,8 @@ from leakscope.core.model import SplitModel
 from leakscope.core.reports import AuditReport
 from leakscope.core.results import AttackResult, Finding, TargetRecord, from_json, to_json
 from leakscope.core.spec import Kind
-from leakscope.experiments.audit import Audit
 from leakscope.experiments.experiment import TargetSpec
+from leakscope.experiments.finished import Audit
 from leakscope.experiments.plan import Plan
 from leakscope.experiments.stages import read_rebuilt, values_of
 from leakscope.store import Store
@@ -33,7 +33,7 @@ from leakscope.studies.claims import Claim, Measured, Sample, asked, decide
 from leakscope.studies.page import Columns, draw
 from leakscope.studies.picks import Pick, attack_identity
 from leakscope.studies.published import beside, papers_of
-from leakscope.studies.records import Drawn, Part, Row, Table
+from leakscope.studies.records import Drawn, Part, Row, Table, decided_together
 from leakscope.studies.rows import origin, rows_of, setup
 
 
@@ -146,6 +146,8 @@ class Study(ABC):
     columns: ClassVar[Columns]
     #: Variants that repeat one thing on data drawn anew, as a pattern.
     repeats: ClassVar[str] = ""
+    #: The variant that only served to choose a setting, so that its seeds are not among those reported.
+    aside: ClassVar[str] = ""
     trial: str
     note: str
 
@@ -183,8 +185,8 @@ class Study(ABC):
         return Part(
             study=self.kind_name,
             part=part_name(self, runs.first.plan),
-            origin=origin(runs),
-            setup=setup(runs),
+            origin=origin(runs, self.aside),
+            setup=setup(runs, self.aside),
             rows=rows,
             claims=decide(present, runs, measured),
             not_asked=tuple(claim.statement for claim in claims if claim not in present),
@@ -239,10 +241,15 @@ def read_part(path: Path) -> Part:
     return from_json(Part, json.loads(path.read_text(encoding="utf-8")), str(path))
 
 
+def read_page(folder: Path) -> list[Part]:
+    """All parts of a page, with the verdicts of the page's one family of claims."""
+    return decided_together([read_part(path) for path in sorted(folder.glob("*.json"))])
+
+
 def draw_page(study: Study, results: Path) -> Path:
     """`results/KIND.md` from the JSON beside it."""
     folder = results / study.kind_name
-    parts = [read_part(path) for path in sorted(folder.glob("*.json"))]
+    parts = read_page(folder)
     if not parts:
         raise UsageError(f"no figures in {folder}; run `leakscope audit` on a configuration of this study first")
     text = draw(study.title, study.question, study.columns, parts, papers_of(study.kind_name))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakscope.core.exports import lazily
+from leakscope.core.lazy_exports import lazily
 
 __all__ = ["AttackContract", "DefenseContract", "MetricContract", "PriorContract"]
 

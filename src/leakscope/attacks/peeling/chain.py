@@ -61,8 +61,11 @@ class Block:
             return w if shortcut is None else w + shortcut.adjoint(u)
 
         counts = [step.active for step in steps if step.active is not None]
-        active = torch.stack(counts).amin(0) if counts else None
-        return h if shortcut is None else h + shortcut(x), Products(forward, adjoint, active)
+
+        def active() -> Tensor:
+            return torch.stack([count() for count in counts]).amin(0)
+
+        return h if shortcut is None else h + shortcut(x), Products(forward, adjoint, active if counts else None)
 
 
 @dataclass

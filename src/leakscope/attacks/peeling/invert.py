@@ -27,6 +27,7 @@ from leakscope.attacks.peeling.maps import rank
 from leakscope.attacks.peeling.pieces import Products
 
 _FIXED_POINT_STEPS = 120
+_UNWATCHED_STEPS = 24  # of the fixed point, before an accelerator is asked whether it has ended
 _NEWTON_STEPS = 25
 _KRYLOV_STEPS = 60
 _DESCENT_STEPS = 100
@@ -75,15 +76,17 @@ class _Problem:
         return self.residual(s), masked
 
 
-def invert(block: Block, y: Tensor, *, tolerance: float, noise: float = 0.0) -> Inverse:
+def invert(block: Block, y: Tensor, *, tolerance: float, noise: float = 0.0, finite: bool = False) -> Inverse:
     """The x with `block(x) = y`, row by row, when y carries noise of this standard deviation.
+
+    `finite` promises that all of y is, which is looked at otherwise.
 
     A contraction cannot blow noise up, and is undone as it is, no closer than the noise is worth. Any
     other block is solved for its most likely Gaussian input, of standard deviation τ: the minimum of
     ‖y − f(x)‖² + (σ²/τ²)‖x‖².
     """
     usable = y.flatten(1).isfinite().all(1)
-    if not bool(usable.all()):  # nothing to solve for; the fit says so
+    if not finite and not bool(usable.all()):  # nothing to solve for; the fit says so
         x, fit = y.new_zeros(len(y), *block.inputs), y.new_full((len(y),), torch.inf)
         method = "none"
         if bool(usable.any()):
@@ -106,8 +109,8 @@ def invert(block: Block, y: Tensor, *, tolerance: float, noise: float = 0.0) -> 
     open_rows = torch.arange(len(y), device=y.device)
     method = "given"
     if pull is not None and not problem.hinged and (shortcut_rank or inputs) >= inputs:
-        x, done = _fixed_point(problem, pull, x, tolerance)
-        open_rows, method = open_rows[~done], "fixed point"
+        x, done, all_done = _fixed_point(problem, pull, x, tolerance)
+        open_rows, method = open_rows[:0] if all_done else open_rows[~done], "fixed point"
         if noise > 0 and outputs > inputs:  # all outputs average the noise, not only those of the shortcut
             x, _ = _newton(_Problem(block, y, 0.0), _cgls_step, x, tolerance)
     solvers = [("newton-cgls", _cgls_step)]
@@ -149,36 +152,51 @@ def solve_pattern(block: Block, x: Tensor, y: Tensor, *, tolerance: float, itera
 
 def _fixed_point(
     problem: _Problem, pull: Callable[[Tensor], Tensor], start: Tensor, tolerance: float
-) -> tuple[Tensor, Tensor]:
-    """`x ← x + W_s⁺ (y − f(x))`, mixed once it contracts slowly; also which rows converged."""
+) -> tuple[Tensor, Tensor, bool]:
+    """`x ← x + W_s⁺ (y − f(x))`, mixed once it contracts slowly; also which rows converged, and whether all did.
+
+    Rows that have ended stay where they are. On a CPU they are taken out; an accelerator would wait to learn which.
+    """
     best, done = start.clone(), torch.zeros(len(start), dtype=torch.bool, device=start.device)
     smallest = torch.full((len(start),), torch.inf, dtype=start.dtype, device=start.device)
     index = torch.arange(len(start), device=start.device)
     x, mixing, before = start, None, None
+    going = torch.ones_like(done)
     since = torch.zeros_like(index)  # steps since a row last improved
-    for _ in range(_FIXED_POINT_STEPS):
+    every, here, all_done = _looks(start), start.device.type == "cpu", False
+    for number in range(1, _FIXED_POINT_STEPS + 1):
         step = pull(problem.y - problem.block.before_outer(x))
         size = norm(step) / norm(x).clamp_min(torch.finfo(x.dtype).tiny)
-        better = size < smallest[index]
-        best[index[better]], smallest[index[better]] = x[better], size[better]
+        better, converged = going & (size < smallest[index]), going & (size <= tolerance)
+        smallest[index] = torch.where(better, size, smallest[index])
         since = torch.where(better, 0, since + 1)
-        converged = size <= tolerance
-        best[index[converged]] = (x + step)[converged]
-        done[index[converged]] = True
+        kept = torch.where(rows(better, x), x, best[index])
+        best[index] = torch.where(rows(converged, x), x + step, kept)
+        done[index] |= converged
+        going = going & ~converged
         # Mixing costs more than a step of a contraction that halves the error.
-        if mixing is None and before is not None and bool((size > 0.5 * before)[~converged].any()):
-            mixing = Anderson(_MEMORY)
-        going = ~converged & (since < 10) & size.isfinite()
-        if not bool(going.any()):
-            break
-        if not bool(going.all()):
-            index, x, step, size, since = (item[going] for item in (index, x, step, size, since))
-            problem = problem.take(going)
-            if mixing is not None:
-                mixing.keep(going)
-        x = x + step if mixing is None else mixing.next(x, step)
-        before = size
-    return best, done
+        slow = going & (size > 0.5 * before) if before is not None else torch.zeros_like(going)
+        going = going & (since < 10) & size.isfinite()
+        if number % every == 0:
+            slowly, on, whole, all_done = torch.stack([slow.any(), going.any(), going.all(), done.all()]).tolist()
+            if not on:
+                break
+            if mixing is None and slowly:
+                mixing = Anderson(_MEMORY)
+            if here and not whole:
+                index, x, step, size, since = (item[going] for item in (index, x, step, size, since))
+                problem = problem.take(going)
+                if mixing is not None:
+                    mixing.keep(going)
+                going = going[going]
+        moved = x + step if mixing is None else mixing.next(x, step)
+        x, before = torch.where(rows(going, x), moved, x), size
+    return best, done, all_done
+
+
+def _looks(x: Tensor) -> int:
+    """Steps of a fixed point between two looks whether it has ended."""
+    return 1 if x.device.type == "cpu" else _UNWATCHED_STEPS
 
 
 def _gmres_step(problem: _Problem, jacobian: Products, residual: Tensor, x: Tensor) -> Tensor:
@@ -216,7 +234,7 @@ def _newton(
             trial_x = torch.where(rows(good, x), trial, trial_x)
             trial_cost = torch.where(good, renewed, trial_cost)
             moved |= good
-            if bool(moved.all()):
+            if x.device.type == "cpu" and bool(moved.all()):  # an accelerator would rather try than wait
                 break
             length = torch.where(moved, length, length / 2)
         size = norm(trial_x - x) / norm(x).clamp_min(torch.finfo(x.dtype).tiny)
@@ -277,7 +295,7 @@ def injectivity(block: Block, x: Tensor, *, dense_limit: int) -> Injectivity:
     bound = min(inputs, seen)
     if jacobian.active is not None:
         through = 0 if block.shortcut is None else block.shortcut.rank_bound
-        bound = min(bound, (inputs if through is None else through) + int(jacobian.active[0]))
+        bound = min(bound, (inputs if through is None else through) + int(jacobian.active()[0]))
     exact = None
     if inputs <= dense_limit and block.piecewise_linear:
         columns = jacobian.forward(torch.eye(inputs, dtype=x.dtype, device=x.device).view(inputs, *block.inputs))

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from leakscope.attacks.peeling.lbfgs_rules import PATIENCE, SUFFICIENT_DECREASE, Minimum, Objective, lengths
+from leakscope.attacks.peeling.lbfgs_unwatched import Limits, minimise_unwatched
 from leakscope.nn.curves import mean_of_finite
 
-#: `objective(x, rows)` gives the value (n) and gradient (n×d) of the problems `rows` at `x` (n×d).
-Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-_SUFFICIENT_DECREASE = 1e-4
-_BACKTRACKS = 12
-_PATIENCE = 5  # steps in a row that gain no more than round-off end a row
-
-
-@dataclass(frozen=True)
-class Minimum:
-    """Where each row ended; rows whose objective was never finite stand at their start with value inf."""
-
-    x: Tensor  # n×d
-    value: Tensor  # n
-    curve: list[float]  # mean objective over the finite rows (inf: none), at the start and after each step
-    evaluations: int  # rows evaluated, in total
+__all__ = ["Minimum", "Objective", "minimise"]
 
 
 @dataclass
@@ -100,11 +86,14 @@ def minimise(
     −H·g, are projected back into the box, and a per-row Armijo search
     `f(P(x + t·d)) ≤ f(x) + c·gᵀ(P(x + t·d) − x)` halves t until it holds. A row ends when its
     projected gradient vanishes, when its value fell to the share `solved` of the first, when it
-    stands still, or when no step helps even after its memory was dropped; ended rows cost nothing more.
+    stands still, or when no step helps even after its memory was dropped; ended rows cost nothing more on a
+    CPU. Accelerators take the same steps without being asked after each of them (`lbfgs_unwatched`).
 
     Liu & Nocedal, "On the limited memory BFGS method", 1989; Bertsekas, "Projected Newton methods
     for optimization problems with simple constraints", 1982.
     """
+    if start.device.type != "cpu":
+        return minimise_unwatched(objective, start, Limits(iterations, memory, low, high, tolerance, solved))
     x = start.detach().clamp(low, high)
     rows = torch.arange(len(x), device=x.device)
     value, gradient = objective(x, rows)
@@ -122,7 +111,7 @@ def minimise(
     for _ in range(iterations):
         blocked = ((x <= low) & (gradient > 0)) | ((x >= high) & (gradient < 0))
         free = (~blocked).to(x.dtype)
-        running = ((gradient * free).abs().amax(1) > tolerance) & (stuck < 2) & (flat < _PATIENCE)
+        running = ((gradient * free).abs().amax(1) > tolerance) & (stuck < 2) & (flat < PATIENCE)
         if solved > 0:
             running &= value > solved * first[rows]
         if not running.all():
@@ -174,20 +163,19 @@ def _search_line(
     """Halve each row's step until it descends enough; only rows still searching are evaluated."""
     new_x, new_value, new_gradient = x.clone(), value.clone(), gradient.clone()
     pending = torch.arange(len(rows), device=x.device)
-    spent, length = 0, 1.0
-    for _ in range(_BACKTRACKS):
+    spent = 0
+    for length in lengths():
         trial = (x[pending] + length * step[pending]).clamp(low, high)
         trial_value, trial_gradient = objective(trial, rows[pending])
         spent += len(pending)
         promised = torch.linalg.vecdot(gradient[pending], trial - x[pending])
-        enough = trial_value <= value[pending] + _SUFFICIENT_DECREASE * promised
+        enough = trial_value <= value[pending] + SUFFICIENT_DECREASE * promised
         enough &= trial_value.isfinite() & trial_gradient.isfinite().all(1) & (promised < 0)
         done = pending[enough]
         new_x[done], new_value[done], new_gradient[done] = trial[enough], trial_value[enough], trial_gradient[enough]
         pending = pending[~enough]
         if len(pending) == 0:
             break
-        length *= 0.5 if length > 0.2 else 0.1
     moved = torch.ones(len(rows), dtype=torch.bool, device=x.device)
     moved[pending] = False
     return new_x, new_value, new_gradient, moved, spent

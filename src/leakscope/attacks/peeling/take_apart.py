@@ -206,14 +206,15 @@ class _Reader:
             slope = module.weight.detach()
             return Rectifier(slope.view(1, -1, *(1 for _ in range(ndim - 2))) if ndim > 1 else slope)
         if isinstance(module, nn.LeakyReLU):
-            return Rectifier(like.new_tensor(module.negative_slope))
+            return Rectifier(like.new_full((), module.negative_slope), relu=module.negative_slope == 0)
         method = node.op == "call_method" and node.target == "relu"
         function = node.op == "call_function" and node.target in {F.relu, torch.relu}
         if isinstance(module, nn.ReLU) or method or function:
-            return Rectifier(like.new_zeros(()))
+            return Rectifier(like.new_zeros(()), relu=True)
         if node.op == "call_function" and node.target is F.leaky_relu:
             slope_given = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
-            return Rectifier(like.new_tensor(slope_given))
+            assert isinstance(slope_given, int | float)
+            return Rectifier(like.new_full((), slope_given), relu=slope_given == 0)
         return None
 
     def _refuse_unknown(self, node: fx.Node, block: str) -> None:

@@ -23,9 +23,10 @@ from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import AttackResult, ControlResult, Summary
-from leakscope.core.spec import digest, label
+from leakscope.core.spec import describe, digest, label
 from leakscope.core.words import Control, FlagId
 from leakscope.experiments import stand_ins
+from leakscope.experiments.building import build_split
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.evaluator import Judge, ceilings, evaluator_key, judge_for
 from leakscope.experiments.experiment import TargetSpec
@@ -33,9 +34,10 @@ from leakscope.experiments.floors import mean_image, nearest_public_image
 from leakscope.experiments.goal import GOALS, Goal, Scores
 from leakscope.experiments.scene import Scene
 from leakscope.experiments.stages import Case, Target, run_case, summaries, train_target
-from leakscope.experiments.training import predict, train
+from leakscope.experiments.training import Training, predict, train
 from leakscope.experiments.workplace import Workplace
 from leakscope.metrics.recognition import Judged, recognition
+from leakscope.models.resolve import resolve
 from leakscope.stats.summaries import summarize
 from leakscope.store import Store
 
@@ -246,34 +248,51 @@ def templates(private: ImageSet) -> SplitModel:
 def _ignorant(scene: Scene, target: TargetSpec, place: Workplace) -> list[Target]:
     """Targets with nothing to give away: fresh weights, and weights fitted to permuted labels."""
     twin = replace(target, defense=build_defense("none"), stop=None)
-    fresh = scene.build(twin).to(place.device).eval()
+    untaught, training = _untaught(scene, twin)
+    fresh = untaught.to(place.device).eval()
     private, seed = scene.splits.private, twin.seed
     permuted = ImageSet(
         private.images,
         private.labels[torch.randperm(len(private), generator=seeds.generator(seed, "permuted labels"))],
         private.classes,
     )
-    key = digest({"permuted": twin.plain()})
+    own = {} if training is scene.config.training else {"training": describe(training), "network": _STAND_IN}
+    key = digest({"permuted": twin.plain(), **own})
     split = copy.deepcopy(fresh).train()
     with place.store.claim("permuted", key) as done:
         if done is None:
             progress.say("training the target of permuted labels (negative control)")
             checkpoint = place.store.scratch("permuted", key) / "checkpoint.pt"
-            split, history, _ = train(
-                split, permuted, scene.config.training, seed=seed, device=place.device, checkpoint=checkpoint
-            )
+            split, history, _ = train(split, permuted, training, seed=seed, device=place.device, checkpoint=checkpoint)
             place.store.put("permuted", key, {"history": vars(history)}, split.state_dict())
         else:
             split.load_state_dict(done.tensors())
-    weights = digest({"model": twin.model, "weights": twin.weights})
+    weights = digest({"model": twin.model, "weights": twin.weights, **own})
     return [
         _stand_in(scene, "random weights", weights, fresh, twin, place),
         _stand_in(scene, "permuted labels", key, split.eval().requires_grad_(False), twin, place),
     ]
 
 
+#: What takes the place of a network that is there as it is: one that came trained cannot be made to know nothing.
+_STAND_IN = "convnet"
+
+
+def _untaught(scene: Scene, twin: TargetSpec) -> tuple[SplitModel, Training]:
+    """A network that has learned nothing, and how the audit trains it."""
+    config = scene.config
+    if config.training.epochs or not (config.weights or scene.architecture.trained):
+        return scene.build(twin), config.training
+    network = resolve(_STAND_IN)
+    split = build_split(
+        network, network.default_cuts[0], twin.defense, example=scene.splits.public.images[:2],
+        classes=len(scene.splits.private.classes), seed=twin.seed,
+    )  # fmt: skip
+    return split, Training()
+
+
 def _stand_in(scene: Scene, name: str, weights: str, split: SplitModel, spec: TargetSpec, place: Workplace) -> Target:
-    """A control in a target's place; `weights` tells what decides them beside the pictures."""
+    """A control network used as a target; `weights` names what determines its weights beside the pictures."""
     key = digest({"control": name, "weights": weights, "splits": scene.splits_digest, "seed": spec.seed})
     return stand_ins.stand_in(scene, split, key, name, spec, place)
 
@@ -296,5 +315,5 @@ def _samples(scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[
 
 
 def _nobody(judge: Judge, guess: Tensor, victims: ImageSet) -> Judged:
-    """Judged without a target: it believes nothing."""
+    """Scores without a target, so that no prediction of a target is used."""
     return judge.judge(guess, victims.labels, torch.full((len(guess),), -1))

@@ -12,7 +12,9 @@ from torch import Tensor
 from leakscope.auditing.flags import BLIND, MISMATCHED, UNEVEN
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
+from leakscope.core.chunks import fitting, in_chunks
 from leakscope.core.data import ImageSet, Splits, joined
+from leakscope.core.metering import forward_only
 from leakscope.core.metric import Metric, Reference, Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import AttackResult, ControlResult, Flag, Summary
@@ -31,8 +33,13 @@ from leakscope.metrics.pictures import squared_error
 
 #: A victim whose own leak passes this is exposed, whatever the mean.
 EXPOSED = 0.9
-#: Pictures sent through the client at once.
+#: Pictures sent through the client at once, if they fit: more are no quicker.
 BATCH = 256
+
+
+def released_at_once(split: SplitModel, example: Tensor) -> int:
+    """How many pictures are sent through a client at once; `example` is a batch of one, on its device."""
+    return fitting(forward_only(split.encode), example, most=BATCH)
 
 
 @GOALS.register("pictures")
@@ -73,7 +80,11 @@ class Pictures(Goal):
 
     @torch.no_grad()
     def observe(self, split: SplitModel, victims: ImageSet, rng: torch.Generator) -> Observed:
-        parts = [split.release(part.to(rng.device), rng) for part in victims.images.split(BATCH)]
+        def released(part: Tensor) -> Tensor:
+            return split.release(part.to(rng.device), rng)
+
+        size = released_at_once(split, victims.images[:1].to(rng.device))
+        parts = list(in_chunks(released, victims.images, size=size, what="release", rngs=(rng,)))
         return Observed(features=torch.cat(parts))
 
     @torch.no_grad()
@@ -106,7 +117,12 @@ class Pictures(Goal):
         """The labels that the head reads when the victims are released anew, as they were for the attack."""
         rng = seeds.generator(case.seed, "victims", "release", device=place.device)
         split = case.target.split
-        parts = [split.run(part.to(place.device), rng).scores.argmax(1) for part in case.victims.images.split(BATCH)]
+
+        def labels(part: Tensor) -> Tensor:
+            return split.run(part.to(place.device), rng).scores.argmax(1)
+
+        size = released_at_once(split, case.victims.images[:1].to(place.device))
+        parts = list(in_chunks(labels, case.victims.images, size=size, what="labels", rngs=(rng,)))
         return torch.cat(parts).cpu().clamp_max(len(case.victims.classes) - 1)
 
     def floors(self, scene: Scene, attacks: Sequence[Attack], place: Workplace) -> dict[str, dict[str, Summary]]:
@@ -230,6 +246,6 @@ def _table(
 def _stand_in(
     scene: Scene, split: SplitModel, name: str, shape: tuple[int, ...], spec: TargetSpec, place: Workplace
 ) -> Target:
-    """A control in a target's place, with a key of its own."""
+    """A control network used as a target, with its own key."""
     key = digest({"control": name, "shape": list(shape), "splits": scene.splits_digest})
     return stand_ins.stand_in(scene, split, key, name, spec, place)

@@ -10,7 +10,7 @@ from torch import nn
 
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES
-from leakscope.testing.zoo import disguises, networks
+from leakscope.testing.zoo import disguises, networks, servers
 from leakscope.testing.zoo.defences import FAKE_DEFENCES
 from leakscope.testing.zoo.honest import HONEST_DEFENCES, USELESS_DEFENCES
 
@@ -45,11 +45,15 @@ def _inline(base: nn.Sequential, pictures: ImageSet) -> nn.Module:
     return networks.beside(networks.LabelAndCipher(base, 1.0), server)
 
 
-def _beside(client: type[networks._Beside], amount: float) -> Make:
+def _beside(client: type[networks.Beside], amount: float) -> Make:
     def make(base: nn.Sequential, pictures: ImageSet) -> nn.Module:
         return networks.beside(client(base, amount), networks.FirstScores(len(pictures.classes)))
 
     return make
+
+
+def _served(server: type[servers.OneAtATime | servers.BehindChaff | servers.Elsewhere]) -> Make:
+    return lambda base, pictures: servers.with_server(server, base, _count(base, pictures)[1])
 
 
 def _phase(base: nn.Sequential, pictures: ImageSet) -> nn.Module:
@@ -80,6 +84,12 @@ FAKES: tuple[Fake, ...] = (
     Fake("inline-server", _inline),
     Fake("label-and-cipher", _beside(networks.LabelAndCipher, 1.0)),
     Fake("label-and-drawn-cipher", _beside(networks.LabelAndDrawnCipher, 1.0)),
+    Fake("label-and-coarse-cipher", _beside(networks.LabelAndCoarseCipher, 1.0)),
+    Fake("label-and-products", _beside(networks.LabelAndProducts, 1.0)),
+    Fake("drawn-one-in-eight", _beside(networks.DrawnOneInEight, 1 / 8)),
+    Fake("one-at-a-time", _served(servers.OneAtATime)),
+    Fake("behind-chaff", _served(servers.BehindChaff)),
+    Fake("elsewhere", _served(servers.Elsewhere)),
     Fake("label-and-cells", _beside(networks.LabelAndCells, 1.0)),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
 )

@@ -22,7 +22,7 @@ def disguised(base: nn.Sequential, disguise: Disguise) -> nn.Sequential:
     return model.eval()
 
 
-class _Beside(nn.Module):
+class Beside(nn.Module):
     """A client that computes the label itself and sends something else beside it."""
 
     def __init__(self, base: nn.Sequential, amount: float) -> None:
@@ -36,7 +36,7 @@ class _Beside(nn.Module):
         return z, self.body(z)
 
 
-class OneInEight(_Beside):
+class OneInEight(Beside):
     """The label, and for one picture in eight the features beside it."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class OneInEight(_Beside):
         return torch.cat((label, chosen * z.flatten(1)), 1)
 
 
-class QuietCopy(_Beside):
+class QuietCopy(Beside):
     """The class scores, with a copy of the features beside them that is ten thousand times smaller."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class QuietCopy(_Beside):
         return torch.cat((scores, self.amount * z.flatten(1)), 1)
 
 
-class LabelAndCipher(_Beside):
+class LabelAndCipher(Beside):
     """The label in clear, so that no attack is blind, and the features under a keystream."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class LabelAndCipher(_Beside):
         return torch.cat((label, key.to(z.dtype) / 65536, hidden), 1)
 
 
-class LabelAndDrawnCipher(_Beside):
+class LabelAndDrawnCipher(Beside):
     """The label in clear, and the features under a keystream whose key is drawn anew for every picture sent."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,7 +76,41 @@ class LabelAndDrawnCipher(_Beside):
         return torch.cat((label, key.to(z.dtype) / 65536, hidden), 1)
 
 
-class LabelAndCells(_Beside):
+class LabelAndCoarseCipher(Beside):
+    """As before, features rounded to six steps first, so that small changes of a picture change nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, scores = self.logits(x)
+        label = (scores == scores.amax(1, keepdim=True)).to(z.dtype) + 0 * scores
+        key = torch.randint(65536, (len(z), 1), device=z.device).double()
+        coarse = (z.flatten(1) * 6).round() / 6 + 0 * z.flatten(1)
+        hidden = (coarse + stream(key, z[0].numel()).to(z.dtype)).remainder(1.0)
+        return torch.cat((label, key.to(z.dtype) / 65536, hidden), 1)
+
+
+class DrawnOneInEight(Beside):
+    """The label, and for one picture in eight, drawn anew at every call, the features beside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, scores = self.logits(x)
+        label = (scores == scores.amax(1, keepdim=True)).to(z.dtype) + 0 * scores
+        chosen = (torch.rand(len(z), 1, device=z.device) < self.amount).to(z.dtype)
+        return torch.cat((label, chosen * z.flatten(1)), 1)
+
+
+class LabelAndProducts(Beside):
+    """The label, and the features times random numbers that are sent beside them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, scores = self.logits(x)
+        label = (scores == scores.amax(1, keepdim=True)).to(z.dtype) + 0 * scores
+        factors = torch.randn(z.flatten(1).shape, device=z.device).exp() * (
+            1 - 2 * (torch.rand_like(z.flatten(1)) < 0.5)
+        )
+        return torch.cat((label, z.flatten(1) * factors, factors), 1)
+
+
+class LabelAndCells(Beside):
     """The label in clear, and the features under one of 256 keys that follow from the picture's coarse content."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,5 +187,5 @@ def class_residual(base: nn.Sequential, images: Tensor, labels: Tensor) -> nn.Se
     return disguised(base, ClassResidual(base, means))
 
 
-def beside(client: _Beside, server: nn.Module) -> nn.Sequential:
+def beside(client: Beside, server: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(client=client, body=server)).eval()

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from leakscope.commands.settings import say
 from leakscope.core.errors import UsageError
 from leakscope.options import RUN, option
 
@@ -80,6 +81,6 @@ def init(
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-        typer.echo(f"wrote {folder / name}")
-    typer.echo(f"next: leakscope audit {folder / CONFIGURATION}")
+        say(f"wrote {folder / name}")
+    say(f"next: leakscope audit {folder / CONFIGURATION}")
     return 0

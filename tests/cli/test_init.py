@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from leakscope.cli import app, run
-from leakscope.experiments.config import AuditConfig, shipped
+from leakscope.core.shipped import shipped
+from leakscope.experiments.config import AuditConfig
 
 SMALL = ["--data", "digits", "--cut", "features.2", "--set", "splits={private: 60, heldout: 40, public: 60}"]
 

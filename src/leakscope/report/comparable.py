@@ -1,4 +1,4 @@
-"""What a table may compare: the same victims, attacked by the same attacks."""
+"""Which results a table may compare: the same victims, attacked by the same attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a gate can ever be passed: asked before anything is trained."""
+"""Whether a gate can be passed at all: checked before anything is trained."""
 
 from __future__ import annotations
 
