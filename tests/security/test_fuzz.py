@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save
@@ -143,6 +143,7 @@ def _saved(**options: Any) -> bytes:
 
 @fuzzed
 @given(content=mutated(_saved()) | mutated(_saved(_use_new_zipfile_serialization=False)))
+@example(content=b"PK\x06\x07\x01" + bytes(15) + b"PK\x05\x06" + bytes(18))
 def test_pickled_weights(place: Path, content: bytes) -> None:
     path = place / "x.pt"
     path.write_bytes(content)

@@ -106,10 +106,8 @@ class SplitModel(nn.Module):
             if calls > 1:
                 raise UsageError(f"layer {self.cut!r} runs more than once in a forward pass; cut elsewhere")
             self._require_features(output, x)
-            if output.dtype in (torch.float32, torch.float64):
-                return hook(output)
-            # Features of lower precision are released, attacked and kept as float32, and go on as they were.
-            return hook(output.float()).to(output.dtype)
+            # Features are released, attacked and kept in the precision of pictures, and go on in their own.
+            return hook(output.to(x.dtype)).to(output.dtype)
 
         handle = self.model.get_submodule(self.cut).register_forward_hook(at_cut)
         try:

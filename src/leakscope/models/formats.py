@@ -21,12 +21,12 @@ _KERAS = "is a network of another framework; Leakscope audits PyTorch networks"
 def format_of(path: Path) -> str | None:
     """`torchscript`, `pt2`, `onnx`, `keras` or `weights`: by content where there is a file, else by name."""
     suffix = path.suffix.lower()
-    if path.is_file() and zipfile.is_zipfile(path):
+    if path.is_file():
         try:
             with zipfile.ZipFile(path) as archive:
                 names = [name.partition("/")[2] for name in archive.namelist()]
         except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, UnicodeDecodeError):
-            names = []  # damaged: reading it will tell
+            names = []  # no archive, or a damaged one: reading it will tell
         if "archive_format" in names or any(name.startswith("models/") for name in names):
             return "pt2"
         if "constants.pkl" in names and any(name.startswith("code/") for name in names):
