@@ -11,6 +11,7 @@ import math
 from itertools import product
 
 import numpy as np
+from scipy.interpolate import RegularGridInterpolator
 
 from leakscope.stats.distributions import Array, student_sum_above, student_sum_quantile
 from leakscope.stats.multiple import holm
@@ -20,27 +21,35 @@ RESIDUAL = 0.1
 SEED_SPREADS = (0.0, 0.005, 0.01, 0.03, 0.1)
 VICTIM_SPREADS = (0.0, 0.02, 0.05, 0.1, 0.3, 1.0)
 SHARES = np.linspace(0, 1, 61)
+#: Degrees of freedom of the victims' part, as shares of V − 1; see `leakscope.stats.effects`.
+FREEDOMS = np.array([0.5, 0.6, 0.75, 1.0])
 
 
 def draw(
     rng: np.random.Generator, cases: int, seeds: int, victims: int, seed_spread: float, victim_spread: float
-) -> tuple[Array, Array, Array]:
-    """Means, squared errors of seeds and squared errors of victims, as `crossed` computes them from a table."""
+) -> tuple[Array, Array, Array, Array]:
+    """Means, squared errors of seeds and of victims, and the share of freedom of these, as `crossed` finds them."""
     residual = RESIDUAL**2
     freedoms = (seeds - 1, victims - 1, (seeds - 1) * (victims - 1))
     expected = (victims * seed_spread**2 + residual, seeds * victim_spread**2 + residual, residual)
     squares = [e * rng.chisquare(f, cases) / f for e, f in zip(expected, freedoms, strict=True)]
     cells = seeds * victims
     error = math.sqrt((expected[0] + expected[1] - residual) / cells)
-    return error * rng.normal(size=cases), squares[0] / cells, np.maximum(squares[1] - squares[2], 0) / cells
+    beyond = np.maximum(squares[1] - squares[2], 0)
+    freedom = np.clip(beyond**2 / (squares[1] ** 2 + squares[2] ** 2 / (seeds - 1)), FREEDOMS[0], 1)
+    return error * rng.normal(size=cases), squares[0] / cells, beyond / cells, freedom
 
 
-def limits(level: float, seeds: int, victims: int) -> Array:
-    """The quantile of the standardised deviation by the seeds' share of the squared error."""
-    return np.array([
-        student_sum_quantile(level, (math.sqrt(share), seeds - 1), (math.sqrt(1 - share), victims - 1))
+def limits(level: float, seeds: int, victims: int) -> RegularGridInterpolator:
+    """The quantile of the standardised deviation by the seeds' share of the squared error and the victims' freedom."""
+    table = [
+        [
+            student_sum_quantile(level, (math.sqrt(share), seeds - 1), (math.sqrt(1 - share), freedom * (victims - 1)))
+            for freedom in FREEDOMS
+        ]
         for share in SHARES
-    ])  # fmt: skip
+    ]
+    return RegularGridInterpolator((SHARES, FREEDOMS), table)
 
 
 def errors() -> None:
@@ -50,12 +59,12 @@ def errors() -> None:
         at_95, at_ten = limits(0.975, seeds, victims), limits(0.9975, seeds, victims)
         covered, one, ten = [], [], []
         for seed_spread, victim_spread in product(SEED_SPREADS, VICTIM_SPREADS):
-            mean, of_seeds, of_victims = draw(rng, CASES, seeds, victims, seed_spread, victim_spread)
+            mean, of_seeds, of_victims, freedom = draw(rng, CASES, seeds, victims, seed_spread, victim_spread)
             far = np.abs(mean) / np.sqrt(of_seeds + of_victims)
-            share = of_seeds / (of_seeds + of_victims)
-            covered.append(float(np.mean(far <= np.interp(share, SHARES, at_95))))
+            place = np.stack((of_seeds / (of_seeds + of_victims), freedom), 1)
+            covered.append(float(np.mean(far <= at_95(place))))
             one.append(1 - covered[-1])
-            ten.append(10 * float(np.mean(far > np.interp(share, SHARES, at_ten))))
+            ten.append(10 * float(np.mean(far > at_ten(place))))
         print(
             f"{seeds:5} {victims:7}  {min(covered):.3f} to {max(covered):.3f}      "
             f"{max(one) / 2:.2%}, at most {max(ten) / 2:.2%}"
@@ -69,10 +78,10 @@ def power() -> None:
         found = []
         for seeds in (3, 5):
             rng = np.random.default_rng(seeds)
-            mean, of_seeds, of_victims = draw(rng, 4_000, seeds, 256, seed_spread, 0.1)
+            drawn = draw(rng, 4_000, seeds, 256, seed_spread, 0.1)
             p = [
-                student_sum_above(m + 0.04, (math.sqrt(a), seeds - 1), (math.sqrt(b), 255))
-                for m, a, b in zip(mean.tolist(), of_seeds.tolist(), of_victims.tolist(), strict=True)
+                student_sum_above(m + 0.04, (math.sqrt(a), seeds - 1), (math.sqrt(b), freedom * 255))
+                for m, a, b, freedom in zip(*(column.tolist() for column in drawn), strict=True)
             ]
             families = np.minimum(1, 2 * np.array(p)).reshape(-1, size)
             found.append(float(np.mean([holm(family) <= 0.05 for family in families])))

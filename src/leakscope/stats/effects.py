@@ -105,14 +105,17 @@ def _effect(value: float, arms: Sequence[_Squares], victim: float, victims: int)
 
     seed_error² = Σ_arms MS_seed/(S V), with Welch's (1947) degrees of freedom (S − 1 for one arm). MS_seed includes
     the residuals and is not corrected by them: of three seeds it is often small by chance, and any correction would
-    take that for certainty. victim_error² = (`victim` − Σ_arms MS_residual/(S V))₊.
+    take that for certainty. victim_error² = (`victim` − Σ_arms MS_residual/(S V))₊, a difference, whose degrees of
+    freedom are Satterthwaite's (1946), and at least half of V − 1: below that the difference is small itself.
     """
     seeds = [arm.seed / (arm.seeds * arm.victims) for arm in arms]
-    residual = sum(arm.residual / (arm.seeds * arm.victims) for arm in arms)
+    residuals = [arm.residual / (arm.seeds * arm.victims) for arm in arms]
     welch = sum(part**2 / (arm.seeds - 1) for arm, part in zip(arms, seeds, strict=True))
     freedom = sum(seeds) ** 2 / welch if welch > 0 else float(min(arm.seeds for arm in arms) - 1)
-    beyond = math.sqrt(max(victim - residual, 0.0))
-    return Effect(value, math.sqrt(sum(seeds)), freedom, beyond, float(max(victims - 1, 1)))
+    beyond = max(victim - sum(residuals), 0.0)
+    doubt = victim**2 + sum(part**2 / (arm.seeds - 1) for arm, part in zip(arms, residuals, strict=True))
+    share = min(max(beyond**2 / doubt, 0.5), 1.0) if doubt > 0 else 1.0
+    return Effect(value, math.sqrt(sum(seeds)), freedom, math.sqrt(beyond), max(share * (victims - 1), 1.0))
 
 
 def crossed(table: ArrayLike, redrawn: bool = False) -> Effect:
