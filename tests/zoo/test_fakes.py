@@ -40,6 +40,9 @@ CAUGHT_BY = {
     "drawn-one-in-eight": FlagId.VICTIMS_EXPOSED,
     "one-at-a-time": FlagId.SERVER_SEES_MORE,
     "behind-chaff": FlagId.SERVER_SEES_MORE,
+    "in-thread": FlagId.OPAQUE,
+    "all-or-nothing": FlagId.UNDONE,
+    "all-or-nothing-by-cell": FlagId.UNDONE,
     "generator-peek (defence)": FlagId.BLIND,
     "generator-gift (defence)": FlagId.RELEASE_DIFFERS,
 }

@@ -135,9 +135,12 @@ class Campaign:
     def read(self) -> tuple[Eyes, Judge, Tensor]:
         """Stage 1: the sights that pictures can be read from, and ridge on them. Offsets come third."""
         ranked = self.ours[:_RANKED]
+        # PyTorch takes other operations for some batches than for others; a sight must be there in all.
+        lasting = set(look(self.view, self.released[:1])) & set(look(self.view, self.released[: self.effort.batch]))
         seen: dict[str, list[Tensor]] = {}
         for index in ranked.split(self.chunk):
             found = look(self.view, self.releases.draw(index))
+            found = {name: features for name, features in found.items() if name in lasting}
             for name, features in found.items():
                 seen.setdefault(name, []).append(thinned(features, max(4096, _RANKED_NUMBERS // len(found))))
         sights = {name: torch.cat(parts) for name, parts in seen.items()}

@@ -119,6 +119,8 @@ def _of_target(
         yield FlagId.UNREAD
     if unused:
         yield FlagId.UNUSED
+    if target.undone:
+        yield FlagId.UNDONE
     if target.opaque:
         yield FlagId.OPAQUE
     if target.unsteady:

@@ -209,18 +209,21 @@ class SplitModel(nn.Module):
         functions = {name: output for name, output in watched.kept.items() if names is None or name in names}
         return kept | functions
 
-    def overheard(self, x: Tensor, z: Tensor) -> list[Tensor]:
-        """Some numbers of every tensor computed behind the cut when the features `z` of one picture come out of it."""
+    def overheard(self, x: Tensor, rng: torch.Generator | None = None) -> tuple[Overheard, Pass]:
+        """Some numbers of every tensor computed for one picture, on both sides of the cut, and what came of it."""
         listening = Overheard([*self.parameters(), *self.buffers()])
+        kept: list[Tensor] = []
 
-        def at_cut(features: Tensor) -> Tensor:
-            sent = z.clone()
-            listening.on = True
+        def at_cut(z: Tensor) -> Tensor:
+            released = self.defense.release(z, rng, training=self.training)
+            kept.extend((z, released.clone()))
+            sent = released.clone()
+            listening.at_server(sent)
             return sent
 
         with listening:
-            self._forward(x, at_cut)
-        return listening.heard
+            scores = self._forward(x, at_cut)
+        return listening, Pass(kept[0], kept[1], scores)
 
     def decide(self, z: Tensor, start: Tensor) -> Tensor:
         """Scores of the features `z` that a client sent.

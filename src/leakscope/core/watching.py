@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_T = TypeVar("_T")
 #: Numbers per picture that are kept of what functions behind the cut compute, beside the outputs of layers.
 _KEPT = 2**18
 #: Numbers per picture of one layer's output.
@@ -56,46 +57,70 @@ class Watched(TorchDispatchMode):
 
 
 class Overheard(TorchDispatchMode):
-    """Some numbers of every tensor that an operation takes or gives, whatever its shape and type.
+    """Some numbers of every tensor that an operation takes or gives, whatever its shape and type, on both sides.
 
     For one picture at a time: a server that works picture by picture, turns its maps around, or counts in whole
     numbers shows a batch nothing of the shape of a batch. Inputs are kept as well as outputs, since what was
-    computed outside of PyTorch comes back as an input.
+    computed outside of PyTorch comes back as an input; at the server such inputs are `foreign`.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.on = False
-        self._kept: list[Tensor] = []
-        self._each = _HEARD
-        self._weights = {tensor.data_ptr() for tensor in weights}
-        self._last: tuple[int, ...] = ()  # places in memory of what the last operation took and gave
+        self.client, self.server, self.foreign = Heard(), Heard(), Heard(least=1)
+        self.numbers: list[float] = []  # that the server's operations take from Python
+        self._side: Heard | None = self.client
+        # By place in memory; storages are held, so that no place is used twice.
+        self._known = {_place(tensor): tensor.untyped_storage() for tensor in weights}
+
+    def at_server(self, sent: Tensor) -> None:
+        """From here on the server works, on what was sent."""
+        self._side = self.server
+        self._known[_place(sent)] = sent.untyped_storage()
+        self.server.keep(sent)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if self.on:
-            self.on = False  # what follows is ours
-            given = [t for t in _tensors(args) if t.data_ptr() not in self._weights and t.data_ptr() not in self._last]
-            taken = list(_tensors(output))
-            for tensor in (*given, *taken):
-                self._keep(tensor)
-            self._last = tuple(t.data_ptr() for t in taken)
-            self.on = True
+        side, self._side = self._side, None  # what follows is ours
+        if side is not None:
+            given = [t for t in _found(Tensor, (args, kwargs)) if _readable(t)]
+            taken = [t for t in _found(Tensor, output) if _readable(t)]
+            new = [t for t in given if _place(t) not in self._known]
+            for tensor in (*new, *taken):
+                side.keep(tensor)
+            if side is self.server:
+                self.numbers.extend(_found(float, (args, kwargs)))
+                for tensor in new:
+                    self.foreign.keep(tensor)
+            self._known |= {_place(tensor): tensor.untyped_storage() for tensor in (*new, *taken)}
+        self._side = side
         return output
 
+
+class Heard:
+    """As many numbers per tensor as fit; the same positions for every picture of a network."""
+
+    def __init__(self, least: int = 2) -> None:
+        self._kept: list[Tensor] = []
+        self._each = _HEARD
+        self._least = least
+
     @property
-    def heard(self) -> list[Tensor]:
-        """As many numbers per tensor as fit; the same positions for every picture of a network."""
+    def tensors(self) -> list[Tensor]:
         return [_thinned(tensor, self._each) for tensor in self._kept]
 
-    def _keep(self, tensor: Tensor) -> None:
-        if tensor.numel() < 2:
+    def keep(self, tensor: Tensor) -> None:
+        if tensor.numel() < self._least:
             return
         flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
         self._kept.append(_thinned(flat.detach().reshape(-1), self._each).cpu().float())
         if len(self._kept) * self._each > _HEARD_IN_ALL and self._each > 8:
             self._each //= 2
             self._kept = [_thinned(kept, self._each) for kept in self._kept]
+
+
+def _place(tensor: Tensor) -> int:
+    """Where its storage lies: views share it."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def thinned(features: Tensor, most: int) -> Tensor:
@@ -118,10 +143,16 @@ def _thinned(flat: Tensor, most: int) -> Tensor:
     return flat[:: max(1, -(-len(flat) // most))].clone()
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
-    if isinstance(values, Tensor):
-        if values.layout == torch.strided and not values.is_quantized:
-            yield values
+def _found(kind: type[_T], values: Any) -> Iterator[_T]:
+    """Values of this kind in what an operation takes or gives."""
+    if isinstance(values, kind):
+        yield values
     elif isinstance(values, tuple | list):
         for value in values:
-            yield from _tensors(value)
+            yield from _found(kind, value)
+    elif isinstance(values, dict):
+        yield from _found(kind, list(values.values()))
+
+
+def _readable(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_quantized

@@ -127,6 +127,7 @@ class FlagId(StrEnum):
     SERVER_SEES_MORE = "server-sees-more"
     UNREAD = "unread-release"
     UNUSED = "unused-release"
+    UNDONE = "server-undoes"
     OPAQUE = "opaque-server"
     NEAR_DUPLICATES = "near-duplicates"
 
@@ -166,6 +167,7 @@ FLAGS: dict[FlagId, Rule] = {
     FlagId.SERVER_SEES_MORE: Rule("blocks", "Ridge on the server's own activations rebuilds clearly more than every attack did: it is in the released features, and the attacks missed it."),
     FlagId.UNREAD: Rule("blocks", "The release follows small changes of a picture in every direction, and yet no attack reads clearly more from it than the label: the picture is in it, in a form that none of the attacks reads."),
     FlagId.UNUSED: Rule("blocks", "Many released features tell pictures of one class apart, the server does not need them, and no attack reads them: they may be a message to somebody else. Send only what the server uses."),
+    FlagId.UNDONE: Rule("blocks", "The server works out numbers that the client computed and that cannot be read from what was sent by a linear reader: it undoes what the client did, and so can anybody who holds it. Cut behind the layer that undoes it."),
     FlagId.OPAQUE: Rule("blocks", "The server's answer does not follow from the released features by operations that can be watched (its half of the network leaves PyTorch, or switches gradients off), so nobody can tell what it reads."),
     FlagId.NEAR_DUPLICATES: Rule("blocks", "Some victims' pictures are nearly the same as a public picture: the attacker already has the answer, or the victim is not private."),
     FlagId.SINGLE_CLASS_MEANS: Rule("warns", "Public data lacks some victims' classes; their floor is the overall mean picture."),

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks._sights import choose, held_out_error, look
+from leakscope.attacks._sights import choose, look
 from leakscope.auditing.flags import UNEVEN
 from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, ThreatModel, grant
 from leakscope.experiments.floors import class_means
+from leakscope.experiments.listening import listen
 
 #: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
 _ALONE, _DRAWS = 8, 24
@@ -35,8 +36,6 @@ _CENTRES, _DIRECTIONS, _CHANGES = 4, 32, 128
 _SMALL, _READING = 0.01, 1.5e-3
 #: Pictures from which the server's own activations are read, and pictures that are rebuilt …
 _READ, _REBUILT = 400, 100
-#: … as many where it is listened to picture by picture, and tensors that are read at most.
-_HEARD, _HEARD_REBUILT, _HEARD_TENSORS = 240, 60, 1024
 #: Groups of features that are exchanged between pictures, and the share of answers that must stay the same.
 _GROUPS, _SAME_ANSWER = 32, 0.98
 
@@ -53,22 +52,26 @@ class Probed:
     follows: float  # share of small changes of a picture that can be read from what they change in its release
     unused: float  # share of features that tell pictures of a label apart and could be those of another picture
     opaque: bool  # the server's answer does not follow from the release by operations that can be watched
+    undone: bool  # the server works out numbers of the client that cannot be read from what was sent
 
 
 def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Probed:
     """Run all probes; costs a few hundred forward passes and no training."""
     images = heldout.images
     told_apart, chaotic = _cells(split, images, device)
-    unused, opaque = _unused(split, images, device)
+    unused, severed = _unused(split, images, device)
+    server_leak = _server_leak(split, public, heldout, device)
+    heard = None if server_leak is None else listen(split, public, heldout, device)
     return Probed(
         batch_dependent=depends_on_batch(split, images, device),
         unsteady=_unsteady(split, images, device),
         told_apart=told_apart,
         chaotic=chaotic,
-        server_leak=_server_leak(split, public, heldout, device),
+        server_leak=server_leak if server_leak is None or heard is None else max(server_leak, heard.server_leak),
         follows=_follows(split, images, device),
         unused=unused,
-        opaque=opaque,
+        opaque=severed or (heard is not None and heard.opaque),
+        undone=heard is not None and heard.undone,
     )
 
 
@@ -335,27 +338,4 @@ def _server_leak(split: SplitModel, public: ImageSet, heldout: ImageSet, device:
     best = min(errors.values())
     if unknown == 0 or best == float("inf"):
         return None
-    return max(1 - best / unknown, _overheard_leak(split, public, heldout, device))
-
-
-def _overheard_leak(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> float:
-    """What ridge rebuilds from any tensor that the server computes for one picture at a time, of whatever shape."""
-    asked = heldout.images[: min(_HEARD_REBUILT, len(public) // 4)]
-    images = torch.cat((public.images[: 4 * len(asked)][:_HEARD], asked))
-    heard: list[list[Tensor]] = []
-    for number, x in enumerate(images):
-        x = x[None].to(device)
-        heard.append(split.overheard(x, _drawn(split, x, 1000 + number)))
-    fewest = min(len(own) for own in heard)
-    # Counted from the front and from the back: a server may compute something more for some pictures.
-    lined_up = [[own[place] for own in heard] for place in (*range(fewest), *range(-fewest, 0))]
-    sights: dict[bytes, Tensor] = {}
-    for rows in lined_up:
-        if len({len(row) for row in rows}) == 1 and len(sights) < _HEARD_TENSORS:
-            stacked = torch.stack(rows)
-            moving = stacked.std(0) > 0
-            if bool(moving.any()) and bool(stacked.isfinite().all()):
-                sights.setdefault(stacked[:2].numpy().tobytes(), stacked)
-    errors = [held_out_error(features, images) for features in sights.values()]
-    unknown = float((asked - class_means(public, heldout.labels[: len(asked)])).square().mean())
-    return max((1 - error / unknown for error in errors), default=0.0)
+    return 1 - best / unknown

@@ -170,6 +170,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         follows=probed.follows,
         unused=probed.unused,
         opaque=probed.opaque,
+        undone=probed.undone,
     )
 
 

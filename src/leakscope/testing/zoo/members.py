@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES
@@ -56,6 +56,18 @@ def _served(server: type[servers.OneAtATime | servers.BehindChaff | servers.Else
     return lambda base, pictures: servers.with_server(server, base, _count(base, pictures)[1])
 
 
+def _in_thread(base: nn.Sequential, pictures: ImageSet) -> nn.Module:
+    server = networks.InlineServer(base, *_count(base, pictures))
+    return networks.beside(networks.LabelAndCipher(base, 1.0), servers.InThread(server))
+
+
+def _all_or_nothing(key: Callable[[Tensor], Tensor]) -> Make:
+    def make(base: nn.Sequential, pictures: ImageSet) -> nn.Module:
+        return networks.beside(servers.AllOrNothing(base, key), servers.LabelOfAll(len(pictures.classes)))
+
+    return make
+
+
 def _phase(base: nn.Sequential, pictures: ImageSet) -> nn.Module:
     _, (channels, height, width) = _count(base, pictures)
     return networks.disguised(base, disguises.Phase(channels * height * width))
@@ -90,6 +102,9 @@ FAKES: tuple[Fake, ...] = (
     Fake("one-at-a-time", _served(servers.OneAtATime)),
     Fake("behind-chaff", _served(servers.BehindChaff)),
     Fake("elsewhere", _served(servers.Elsewhere)),
+    Fake("in-thread", _in_thread),
+    Fake("all-or-nothing", _all_or_nothing(servers.drawn_key)),
+    Fake("all-or-nothing-by-cell", _all_or_nothing(servers.cell_key)),
     Fake("label-and-cells", _beside(networks.LabelAndCells, 1.0)),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
 )
