@@ -27,7 +27,7 @@ THOROUGH = ROOT / "tests" / "zoo"
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_probes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each new target is probed with hundreds of pictures, one at a time: two seconds that say nothing to most tests."""
+    """Every new target is probed with hundreds of pictures, one at a time: seconds that tell most tests nothing."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.path.is_relative_to(THOROUGH):
             few = {"_READ": 64, "_REBUILT": 16, "_HEARD": 32, "_HEARD_REBUILT": 8}
