@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,28 @@ ROOT = Path(__file__).parents[1]
 #: PyTorch counts its accelerators when it first differentiates: the simulated one must be there by then, so its tests
 #: run in a process of their own (`make test` does it; by hand: LEAKSCOPE_SIMULATED=1 pytest tests/simulated).
 collect_ignore = [] if os.environ.get("LEAKSCOPE_SIMULATED") else ["simulated"]
+
+
+#: Where audits must not be fooled: every picture counts that a release is asked about.
+THOROUGH = ROOT / "tests" / "zoo"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_probes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every new target is probed with hundreds of pictures, one at a time: seconds that tell most tests nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.path.is_relative_to(THOROUGH):
+            few = {"_READ": 64, "_REBUILT": 16, "_HEARD": 32, "_HEARD_REBUILT": 8}
+            for name, count in few.items():
+                patch.setattr(f"leakscope.experiments.probes.{name}", count)
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lines are not counted (`--cov`) in whole audits by the dozen: others run the same lines, and it costs a third."""
+    for item in items:
+        if item.path.is_relative_to(THOROUGH):
+            item.add_marker("no_cover")
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,9 +42,35 @@ class TestLeastSquares(AttackContract):
 """
 
 
+#: All three in one process: each would start torch again.
+USE = """
+import contextlib, io, json, pytest
+from leakscope.cli import app, run
+
+def told(work):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = work()
+    return [int(code), out.getvalue(), err.getvalue()]
+
+attack = "attack --data digits --model mlp:widths=[32] --epochs 1 --attack least-squares --victims 8 --quiet --store store"
+print(json.dumps({
+    "list": told(lambda: run(app, ["list", "attacks"])),
+    "contract": told(lambda: pytest.main(["-q", "-p", "no:cacheprovider", "test_contract.py"])),
+    "attack": told(lambda: run(app, attack.split())),
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where the package is installed, on the path of the processes to come."""
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
+    """What a process with the package on its path says to three uses of it."""
     folder = tmp_path_factory.mktemp("plugin")
     (folder / "pyproject.toml").write_text(PROJECT)
     (folder / "leakscope_example.py").write_text(EXAMPLE)
@@ -53,30 +81,27 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if made.returncode:
         pytest.skip(f"pip cannot install here: {made.stderr.strip().splitlines()[-1]}")
     source = os.pathsep.join([str(folder / "site"), str(ROOT / "src")])
-    return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "FOLDER": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", USE], env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {name: Answer(*answer) for name, answer in json.loads(done.stdout).items()}
 
 
-def _run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words], env=environment, cwd=environment["FOLDER"], capture_output=True, text=True
-    )
+def test_it_is_listed_and_the_broken_one_beside_it_is_a_warning(answers: dict[str, Answer]) -> None:
+    answer = answers["list"]
+    assert answer.code == 0, answer.err
+    assert "least-squares" in answer.out
+    assert "'broken'" in answer.err
+    assert "not today" in answer.err
 
 
-def test_it_is_listed_and_the_broken_one_beside_it_is_a_warning(environment: dict[str, str]) -> None:
-    answer = _run(environment, "-m", "leakscope", "list", "attacks")
-    assert answer.returncode == 0, answer.stderr
-    assert "least-squares" in answer.stdout
-    assert "'broken'" in answer.stderr
-    assert "not today" in answer.stderr
+def test_it_meets_the_contract_that_contributing_names(answers: dict[str, Answer]) -> None:
+    answer = answers["contract"]
+    assert answer.code == 0, answer.out[-2000:]
+    assert "passed" in answer.out
 
 
-def test_it_meets_the_contract_that_contributing_names(environment: dict[str, str]) -> None:
-    answer = _run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_contract.py")
-    assert answer.returncode == 0, answer.stdout[-2000:]
-
-
-def test_it_attacks_in_an_audit(environment: dict[str, str]) -> None:
-    words = ["-m", "leakscope", "attack", "--data", "digits", "--model", "mlp:widths=[32]", "--epochs", "1"]
-    answer = _run(environment, *words, "--attack", "least-squares", "--victims", "8", "--quiet", "--store", "store")
-    assert answer.returncode == 0, answer.stderr
-    assert "least-squares" in answer.stdout
+def test_it_attacks_in_an_audit(answers: dict[str, Answer]) -> None:
+    answer = answers["attack"]
+    assert answer.code == 0, answer.err
+    assert "least-squares" in answer.out

@@ -96,7 +96,7 @@ def test_left_out_error_is_that_of_refitting(draws: int, features: int) -> None:
         out[picture * draws : (picture + 1) * draws] = True
         model = SklearnRidge(alpha=strength).fit(z[~out].numpy(), x[~out].numpy())
         errors.append(((model.predict(z[out].numpy()) - x[out].numpy()) ** 2).sum(1))
-    fast = Spectrum.of(z - z.mean(0)).left_out_error(x - x.mean(0), strength, draws)
+    (fast,) = Spectrum.of(z - z.mean(0)).left_out_errors(x - x.mean(0), [strength], draws)
     assert fast == pytest.approx(float(np.concatenate(errors).mean()), rel=1e-8)
 
 

@@ -98,12 +98,15 @@ def _with_one(rows: Tensor) -> Tensor:
 
 
 def _ridge(z: Tensor, x: Tensor, strength: float) -> Tensor:
-    """argmin ‖ZW − X‖² + λ‖W‖² for each group, λ = strength × mean square; the smaller system is solved."""
+    """argmin ‖ZW − X‖² + λ‖W‖² for each group, λ = strength × mean square; the smaller system is solved.
+
+    It is positive definite, so nobody asks whether it could be solved: an accelerator would wait for each answer.
+    """
     rows, columns = z.shape[1:]
     amount = strength * z.square().sum((1, 2), keepdim=True) / min(rows, columns) + 1e-12
     identity = torch.eye(min(rows, columns), dtype=z.dtype, device=z.device)
     if columns <= rows:
-        primal: Tensor = torch.linalg.solve(z.mT @ z + amount * identity, z.mT @ x)
+        primal: Tensor = torch.linalg.solve_ex(z.mT @ z + amount * identity, z.mT @ x).result
         return primal
-    dual: Tensor = z.mT @ torch.linalg.solve(z @ z.mT + amount * identity, x)
+    dual: Tensor = z.mT @ torch.linalg.solve_ex(z @ z.mT + amount * identity, x).result
     return dual

@@ -51,8 +51,8 @@ def fit(columns: Tensor, pixels: Tensor, draws: int, rng: torch.Generator) -> Fi
     if level <= 0:
         return Fitted(Linear({"mean": mean.to(pixels)}), 0.0, torch.zeros_like(pixels))
     sketch = sketched(x, rng)
-    errors = {strength: spectrum.left_out_error(sketch, strength * level, draws) for strength in STRENGTHS}
-    best = min(errors, key=errors.__getitem__)
+    errors = spectrum.left_out_errors(sketch, [strength * level for strength in STRENGTHS], draws)
+    best = STRENGTHS[min(range(len(errors)), key=errors.__getitem__)]
     solved = {name: tensor.to(pixels) for name, tensor in spectrum.solve(z, x, best * level).items()}
     linear = Linear({"mean": mean.to(pixels), **solved})
     shift = linear(center[None]) - linear.tensors["mean"]

@@ -54,14 +54,15 @@ class PublicReleases:
         self._view = view
         self._rng = child(rng, view.device)
         self._images = view.public.images
+        self._probes = self._images[:_PROBES].to(view.device)
         self.at_home = Access.ENCODER in view and self._home_agrees()
         self._cache: Tensor | None = None
         #: Whether what is released for a picture depends on the others of its batch: then nothing is kept, and
         #: every batch is released whole.
         self.batchwise = False
         if self.at_home:
-            first = self._release(self._encode(slice(0, _PROBES)))
-            self.random = not same_release(first, self._release(self._encode(slice(0, _PROBES))))
+            first = self._release(self._encoded(self._probes))
+            self.random = not same_release(first, self._release(self._encoded(self._probes)))
             self.count = len(self._images)
             self.batchwise = self._depends_on_batch()
             if not self.batchwise and first[:1].numel() * first.element_size() * self.count <= _CACHE_BYTES:
@@ -117,17 +118,16 @@ class PublicReleases:
         """
         if self._view.budget.left < _PROBES:
             return True
-        answers = self._view.query(self._images[:_PROBES].to(self._view.device))
-        clean = self._encode(slice(0, _PROBES))
+        answers = self._view.query(self._probes)
+        clean = self._encoded(self._probes)
         first, second = self._release(clean), self._release(clean)
         return not same_release(first, second) or same_release(first, answers)
 
     def _depends_on_batch(self) -> bool:
         """Whether pictures encoded (and released, if nothing is random) one by one differ from those of a batch."""
-        together = self._encode(slice(0, _PROBES))
-        pictures = self._images[:_PROBES].to(self._view.device)
+        together = self._encoded(self._probes)
         with torch.no_grad():
-            alone = torch.cat([self._view.encoder(picture) for picture in pictures.split(1)])
+            alone = torch.cat([self._view.encoder(picture) for picture in self._probes.split(1)])
         if not _alike(together, alone):
             return True
         if self.random:
@@ -147,17 +147,20 @@ class PublicReleases:
         answers += [self._view.query(self._images[chunk].to(self._view.device)) for chunk in self._chunks()[1:]]
         self._cache = torch.cat(answers)[: self.count]
         if spare:
-            again = self._view.query(self._images[: min(spare, self.count)].to(self._view.device))
+            again = self._view.query(self._probes[: min(spare, self.count)])
             self.random = not same_release(self._cache[: len(again)], again)
 
     def _chunks(self) -> list[slice]:
         return [slice(low, min(low + _CHUNK, self.count)) for low in range(0, self.count, _CHUNK)]
 
-    @torch.no_grad()
     def _encode(self, index: Tensor | slice) -> Tensor:
         if isinstance(index, Tensor):
             index = index.to(self._images.device)
-        features: Tensor = self._view.encoder(self._images[index].to(self._view.device))
+        return self._encoded(self._images[index].to(self._view.device))
+
+    @torch.no_grad()
+    def _encoded(self, pictures: Tensor) -> Tensor:
+        features: Tensor = self._view.encoder(pictures)
         return features
 
     @torch.no_grad()

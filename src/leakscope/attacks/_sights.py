@@ -65,8 +65,7 @@ def feature_scale(flat: Tensor) -> Tensor:
     """
     away = flat - flat.mean(0)
     deviation = away.square().mean(0).sqrt()
-    varying = deviation[deviation > 0]
-    typical = varying.median() if len(varying) else deviation.new_zeros(())
+    typical = torch.where(deviation > 0, deviation, torch.nan).nanmedian().nan_to_num(0.0, torch.inf)
     rounding = _ROUNDING * torch.maximum(typical, flat.mean(0).abs())
     scale = torch.maximum(torch.hypot(deviation, rounding), away.abs().amax(0) / 3)
     return torch.where(deviation > 0, scale, torch.inf)
@@ -148,20 +147,20 @@ def choose(sights: dict[str, Tensor], images: Tensor) -> Chosen:
     The release itself stays unless another sight is clearly better; a second one joins when the two together are
     clearly better than the best alone, or when it has few columns and helps at all.
     """
-    grams = {name: _gram(features) for name, features in sights.items()}
+    grams = _grams(sights)
     target = widened(images).flatten(1)
-    errors = {name: _held_out_error(gram, target) for name, gram in grams.items() if gram is not None}
-    if RELEASED not in errors:
-        grams[RELEASED], errors[RELEASED] = None, float("inf")
+    errors = dict(zip(grams, _held_out_errors(grams.values(), target), strict=True))
+    errors.setdefault(RELEASED, float("inf"))
     ranked = sorted(errors, key=errors.__getitem__)
     best = ranked[0] if errors[ranked[0]] < _BETTER * errors[RELEASED] else RELEASED
     answer = [name for name in ranked[3:] if name.endswith(_ANSWER)][:1]
     for other in [name for name in (*ranked[:3], *answer) if name != best]:
-        first, second = grams[best], grams[other]
-        if first is None or second is None:
+        if best not in grams or other not in grams:
             continue
         few = sights[other][0].numel() <= _FEW
-        tried = {w: _held_out_error(first + w * w * second, target) for w in (_WEIGHTS if few else (1.0,))}
+        weights = _WEIGHTS if few else (1.0,)
+        together = [grams[best] + w * w * grams[other] for w in weights]
+        tried = dict(zip(weights, _held_out_errors(together, target), strict=True))
         weight = min(tried, key=tried.__getitem__)
         if tried[weight] < (_BESIDE if few else _BETTER) * errors[best]:
             errors[f"{best} + {other}"] = tried[weight]
@@ -174,23 +173,33 @@ def _relative(sights: dict[str, Tensor], best: str, other: str) -> float:
     return float((sights[best][0].numel() / sights[other][0].numel()) ** 0.5)
 
 
-def _gram(features: Tensor) -> Tensor | None:
-    """ZZᵀ of the standardised columns, mean diagonal one; None when nothing moves or something is not finite."""
-    if not features.isfinite().all():
-        return None
-    columns = Reader.of(features).columns(features)
-    gram = columns @ columns.T
-    level = gram.diagonal().mean()
-    return gram / level if level > 0 else None
+def _grams(sights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """ZZᵀ of the standardised columns, mean diagonal one, of every sight that is finite and moves."""
+    found, usable = {}, []
+    for name, features in sights.items():
+        columns = Reader.of(features).columns(features)
+        gram = columns @ columns.T
+        level = gram.diagonal().mean()
+        found[name] = gram / level
+        usable.append((features.isfinite().all() & (level > 0)).to(features.device))
+    kept: list[bool] = torch.stack(usable).tolist()  # an accelerator waits here, once
+    return {name: gram for (name, gram), use in zip(found.items(), kept, strict=True) if use}
 
 
 def held_out_error(features: Tensor, images: Tensor) -> float:
     """Least mean squared error of pictures read from features by ridge; infinite when nothing moves."""
-    gram = _gram(features)
-    return float("inf") if gram is None else _held_out_error(gram, widened(images).flatten(1))
+    grams = _grams({RELEASED: features})
+    return min(_held_out_errors(grams.values(), widened(images).flatten(1)), default=float("inf"))
 
 
-def _held_out_error(gram: Tensor, target: Tensor) -> float:
+def _held_out_errors(grams: Iterable[Tensor], target: Tensor) -> list[float]:
+    """`_held_out_error` of each, for which an accelerator waits once."""
+    errors = [_held_out_error(gram, target) for gram in grams]
+    found: list[float] = torch.stack(errors).tolist() if errors else []
+    return found
+
+
+def _held_out_error(gram: Tensor, target: Tensor) -> Tensor:
     """Least mean squared error on the last fifth, over strengths, of kernel ridge fitted on the rest."""
     held = max(1, len(gram) // 5)
     fit, out = slice(0, len(gram) - held), slice(len(gram) - held, None)
@@ -200,4 +209,4 @@ def _held_out_error(gram: Tensor, target: Tensor) -> float:
     seen = gram[out, fit] @ vectors
     level = values.clamp_min(0).mean()
     guesses = (mean + seen @ (projected / (values.clamp_min(0) + s * level)[:, None]) for s in _STRENGTHS)
-    return min(float((guess - target[out]).square().mean()) for guess in guesses)
+    return torch.stack([(guess - target[out]).square().mean() for guess in guesses]).min()

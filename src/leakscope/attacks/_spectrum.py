@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,10 +43,15 @@ class Spectrum:
         scores = vectors * eigenvalues.sqrt() if dual else z @ vectors
         return cls(eigenvalues, scores, vectors, dual)
 
-    def left_out_error(self, x: Tensor, strength: float, draws: int) -> float:
-        """Mean over rows of the squared error when all draws of a picture are left out."""
-        _, left_out = self.residuals(x, strength, draws)
-        return float(left_out.square().sum() / len(x))
+    def left_out_errors(self, x: Tensor, strengths: Sequence[float], draws: int) -> list[float]:
+        """Mean over rows of the squared error when all draws of a picture are left out, for each strength.
+
+        Read once for all: every look makes an accelerator wait. Infinite for a strength whose fit says nothing of
+        pictures that it leaves out.
+        """
+        errors = [self.residuals(x, strength, draws)[1].square().sum() / len(x) for strength in strengths]
+        found: list[float] = torch.stack(errors).nan_to_num(torch.inf, torch.inf).tolist()
+        return found
 
     def residuals(self, x: Tensor, strength: float, draws: int) -> tuple[Tensor, Tensor]:
         """Residuals of the fit, and of the fits that leave out all draws of a picture, pictures×draws×columns.
@@ -58,7 +64,7 @@ class Spectrum:
         residual = (x - shrunk @ (self.scores.T @ x)).unflatten(0, (-1, draws))
         blocks = shrunk.unflatten(0, (-1, draws)) @ self.scores.unflatten(0, (-1, draws)).mT + 1 / rows
         identity = torch.eye(draws, dtype=x.dtype, device=x.device)
-        return residual, torch.linalg.solve(identity - blocks, residual)
+        return residual, torch.linalg.solve_ex(identity - blocks, residual).result
 
     def solve(self, z: Tensor, x: Tensor, strength: float) -> dict[str, Tensor]:
         """The weights W (D×P) at one strength, or the factors of W = Zᵀ·A when those are smaller."""

@@ -112,8 +112,8 @@ class Auto(Attack):
         if not prepared.tensors:
             mean = view.public.images.mean(0).to(view.device)
             return Reconstruction(mean.expand(len(seen), *mean.shape).clone(), prepared.diagnostics)
-        tensors = {name: brought(tensor, view.device) for name, tensor in prepared.tensors.items()}
-        plan = json.loads(bytes(tensors["plan"].tolist()).decode())
+        plan = json.loads(bytes(prepared.tensors["plan"].tolist()).decode())
+        tensors = {name: brought(tensor, view.device) for name, tensor in prepared.tensors.items() if name != "plan"}
         every = [seen.features.to(view.device), *([] if seen.repeats is None else seen.repeats.to(view.device))]
         images = torch.stack([_guessed(view, tensors, plan, z) for z in every]).mean(0)
         if "held.precision" in tensors and Access.ENCODER in view:

@@ -134,7 +134,12 @@ class Walk:
         self.radius[rows] = torch.where(grows, radius * _GROWTH, radius)
         self.waited[rows] = torch.where(grows, 0, self.waited[rows] + 1)
 
-        kept = (~grows).nonzero().squeeze(1)
+        self.active &= (self.waited < patience) & (self.radius < _LARGEST)
+        told = [self.radius.mean(), self.active.sum().to(self.radius), (~grows).sum().to(self.radius)]
+        mean, self.left, staying = torch.stack(told).tolist()  # the one wait of a round
+        self.curve.append(mean)
+
+        kept = grows.byte().argsort(stable=True)[: int(staying)]  # in their order, found without another wait
         moving = rows[kept]
         repulsion = -(u * ~within[..., None]).mean(1)[kept]
         step = (radius[kept] / 3).clamp_max(_LONGEST_STEP)
@@ -142,9 +147,6 @@ class Walk:
         if len(moving):
             stays = inside(moved, moving)
             self.z[moving] = torch.where(stays[:, None], moved, self.z[moving])
-        self.active &= (self.waited < patience) & (self.radius < _LARGEST)
-        mean, self.left = torch.stack([self.radius.mean(), self.active.sum().to(self.radius)]).tolist()
-        self.curve.append(mean)
 
 
 @dataclass(frozen=True)

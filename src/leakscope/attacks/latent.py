@@ -88,16 +88,18 @@ class Latent(Attack):
         index = torch.arange(min(_TRIED, len(releases)))
         truth, z = releases.images(index), releases.draw(index)
 
-        def error(images: Tensor) -> float:
-            return float((images - truth).square().mean())
+        def errors(guesses: list[Tensor]) -> list[float]:
+            found: list[float] = torch.stack([(images - truth).square().mean() for images in guesses]).tolist()
+            return found
 
-        tried = {weight: search.styles(z, weight, self.steps) for weight in _WEIGHTS}
-        weight = min(tried, key=lambda w: error(generator.from_style(tried[w][0])))
-        w, curve = tried[weight]
-        best, depth, radius = error(generator.from_style(w)), 0, _RADII[0]
+        tried = [search.styles(z, weight, self.steps) for weight in _WEIGHTS]
+        reached = errors([generator.from_style(styles) for styles, _ in tried])
+        chosen = min(range(len(reached)), key=reached.__getitem__)
+        (w, curve), weight = tried[chosen], _WEIGHTS[chosen]
+        best, depth, radius = reached[chosen], 0, _RADII[0]
         for candidate in _RADII if generator.blocks and self.block_steps else ():
             images = search.blocks(z, w, generator.blocks, candidate, self.block_steps)
-            reached = [error(guess) for guess in images]
+            reached = errors(images)
             least = min(range(len(reached)), key=reached.__getitem__)
             if reached[least] < _HELPS * best:
                 best, depth, radius = reached[least], least + 1, candidate

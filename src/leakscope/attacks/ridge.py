@@ -64,7 +64,7 @@ class Ridge(Attack):
         sketch = sketched(x, child(rng, x.device))
         level = float(fit.eigenvalues.mean()) or 1.0  # features that never vary: any strength gives the mean picture
         strengths = [strength * level for strength in self.strengths]
-        errors = [fit.left_out_error(sketch, strength, draws) for strength in strengths]
+        errors = fit.left_out_errors(sketch, strengths, draws)
         best = min(range(len(errors)), key=errors.__getitem__)
         tensors = {"scale": scale, "center": center, "mean": mean.float()}
         tensors |= fit.solve(z, x, strengths[best])

@@ -84,13 +84,14 @@ class Limits:
 def minimise_unwatched(objective: Objective, start: Tensor, limits: Limits) -> Minimum:
     """As `lbfgs.minimise`, which documents the method."""
     run = _Run(objective, start.detach().clamp(limits.low, limits.high), limits)
-    every = max(_ROUNDS, look_every(start.device, limits.iterations))
-    while limits.iterations:
-        for _ in range(every):
+    rounds = max(_ROUNDS, look_every(start.device, limits.iterations)) if limits.iterations else 0
+    while True:
+        for _ in range(rounds):
             run.round()
-        if not bool(run.alive.any()):
-            break
-    return run.minimum()
+        going, found = run.look()
+        if not going or rounds == 0:
+            return found
+        rounds *= 2  # so that looks stay few, however long the slowest row takes
 
 
 class _Run:
@@ -156,11 +157,13 @@ class _Run:
         step = torch.where(uphill[:, None], steepest, step)
         self.step = torch.where(self.fresh[:, None], step, self.step)
 
-    def minimum(self) -> Minimum:
+    def look(self) -> tuple[bool, Minimum]:
+        """Whether a row is still under way, and where all are: one wait for everything that is to be known."""
         steps = torch.arange(self.course.shape[1], device=self.x.device)
         reached = torch.minimum(steps, self.taken[:, None])  # a row that has ended stays at its last value
         course = torch.where(self.usable[:, None], self.course.gather(1, reached), torch.nan)
-        told = torch.cat([course.nanmean(0), torch.stack([self.taken.max(), self.evaluations]).to(course)])
-        *curve, taken, evaluations = told.tolist()  # one wait for all
+        counts = torch.stack([self.taken.max(), self.evaluations, self.alive.sum()])
+        *curve, taken, evaluations, alive = torch.cat([course.nanmean(0), counts.to(course)]).tolist()
         curve = [math.inf if math.isnan(mean) else mean for mean in curve[: int(taken) + 1]]
-        return Minimum(self.x, torch.where(self.usable, self.value, math.inf), curve, int(evaluations))
+        value = torch.where(self.usable, self.value, math.inf)
+        return alive > 0, Minimum(self.x, value, curve, int(evaluations))
