@@ -159,7 +159,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("index", ["none", "damaged", "old"])
 def test_the_index_is_read_around_on_a_full_or_read_only_disk(small_disk: Path, index: str) -> None:
     store = filled(small_disk / "store")
-    path = store.root / "index.sqlite"
+    path = store.root / "index" / "result.jsonl"
     if index == "none":
         path.unlink()
     elif index == "damaged":

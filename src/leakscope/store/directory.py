@@ -6,7 +6,8 @@
     <root>/locks/<kind>-<key>            held (flock) while a stage is computed; freed by any death
     <root>/incoming/                     entries being written
     <root>/damaged/                      entries that were not as they had been written; safe to delete
-    <root>/index.sqlite                  a copy of the records' summaries for queries; can be rebuilt
+    <root>/index/<kind>.jsonl            a copy of the records' summaries for queries; can be rebuilt
+    <root>/events/                       what happened when, for estimates of time
 
 An entry appears by one `os.rename` of a complete folder, so a reader sees all of it or nothing, and
 the first writer of a key wins. It is read only when its files hash to what its seal says (see `sealing`).
@@ -244,7 +245,8 @@ class Store:
     def summaries(self, kind: str) -> dict[str, dict[str, Any]]:
         """Summary of every entry of a kind, from the index, which is first brought up to date."""
         stamps = {key: stamp for key in self.keys(kind) if (stamp := self._stamp(kind, key))}
-        return index.summaries(self.root / "index.sqlite", kind, stamps, lambda key: self._summary(kind, key), secret())
+        path = self.root / "index" / f"{kind}.jsonl"
+        return index.summaries(path, kind, stamps, lambda key: self._summary(kind, key), secret())
 
     def _stamp(self, kind: str, key: str) -> str:
         """Changes when a record is written anew; empty when there is none. Text and no paths: thousands of calls."""
