@@ -27,7 +27,7 @@ from leakscope.runners.schedule import Schedule
 from leakscope.store import Store, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
-from power_loss import lose_power, sync_log
+from power_loss import lose_power, noted_here, sync_log
 
 SMOKE = Path(__file__).parents[1] / "configs" / "bench_smoke.yaml"
 
@@ -87,11 +87,12 @@ def _under_fire(
     kills: int, grid: list[str], folder: Path, pause: tuple[float, float], shots: Counter[str], chance: random.Random
 ) -> Store:
     """One grid until it is complete or all shots are fired."""
-    store = Store(folder)
     log, recording = sync_log(folder.with_name(f"{folder.name}-log"))
-    # Planned beforehand, so that the shots fall on work.
     scale = grid[grid.index("--scale") + 1] if "--scale" in grid else None
-    bench = plan_bench(Path(grid[0]), {}, scale, store)
+    with noted_here(log):
+        store = Store(folder)
+        # Planned beforehand, so that the shots fall on work.
+        bench = plan_bench(Path(grid[0]), {}, scale, store)
     running = [coordinator(grid, store.root, extra=recording) for _ in range(2)]
     while (fired := shots["worker"] + shots["coordinator"] + shots["power cut"]) < kills:
         time.sleep(chance.uniform(*pause))

@@ -39,7 +39,7 @@ def _read_audit(path: Path) -> AuditReport:
         ) from None
     found = plain.get("schema") if isinstance(plain, dict) else None
     if found != SCHEMA:
-        raise UsageError(f"{path} has schema {found!r}, this version draws {SCHEMA!r}; run the audit again")
+        raise UsageError(f"{path} has schema {str(found)[:60]!r}, this version draws {SCHEMA!r}; run the audit again")
     report = from_json(AuditReport, plain, str(path))
     if report.exit_code != report.verdict.exit_code:
         told = f"exit code {report.exit_code}, which is not that of {report.verdict!s}"
