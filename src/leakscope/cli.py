@@ -321,6 +321,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 #: Errors that lie in the path that was given, not in the disk.
 _NO_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
+#: Letters of an error.
+LONGEST = 2000
 #: What a shell expects of a command that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -381,5 +383,6 @@ def _failed(error: BaseException) -> int:
 
 
 def _tell(message: str) -> None:
-    """One line on stderr, whatever stands in it."""
-    sys.stderr.write(f"leakscope: {one_line(' '.join(message.split()))}\n")
+    """One line on stderr that can be read, whatever stands in it: of a very long one, its beginning and its remedy."""
+    line = one_line(" ".join(message.split()))
+    sys.stderr.write(f"leakscope: {line if len(line) <= LONGEST else f'{line[:-400][:1500]} … {line[-400:]}'}\n")

@@ -52,6 +52,20 @@ def test_names_that_are_no_names(capsys: pytest.CaptureFixture[str], words: list
     assert told.rstrip("\n").isprintable()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["show", "abcd"], ["status"], ["export", "abcd"], ["store", "size"], ["report", "--group", "defense"]],
+    ids=lambda words: words[0],
+)
+def test_who_only_looks_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """An empty variable in a script (`--store "$STORE"`) is the folder one stands in."""
+    (tmp_path / "photo.png").touch()
+    for place in (tmp_path, tmp_path / "photo.png", tmp_path / "absent"):
+        assert run(app, [*words, "--store", str(place)]) == 2
+        assert "no store at" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.png"]
+
+
 @pytest.mark.parametrize("data", ["data: [{}]\nmodels: [mlp]", "data: [digits]\nmodels: [{}]"])
 def test_a_grid_whose_entries_name_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], data: str) -> None:
     path = tmp_path / "grid.yaml"

@@ -63,6 +63,13 @@ class Store:
             with suppress(OSError):  # a store that can only be read has what it has; writing will tell
                 (self.root / name).mkdir(exist_ok=True)
 
+    @classmethod
+    def existing(cls, root: Path) -> Store:
+        """Opens the store at `root`; where there is none, none is made."""
+        if not (root / "VERSION").exists() and not _has_entries(root):
+            raise UsageError(f"no store at {root}; give it with --store")
+        return cls(root)
+
     def _require_version(self, path: Path) -> None:
         try:
             raw = path.read_bytes() if path.exists() else b"1"
