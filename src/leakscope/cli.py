@@ -321,6 +321,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 #: Errors that lie in the path that was given, not in the disk.
 _NO_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
+#: The disk is read-only, or somebody else's.
+_NOT_OURS = {errno.EROFS, errno.EACCES, errno.EPERM}
 #: Letters of an error.
 LONGEST = 2000
 #: What a shell expects of a command that Ctrl-C ended.
@@ -347,6 +349,9 @@ def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
         where = f" ({str(error.filename)[:200]})" if error.filename else ""
         if error.errno in _NO_PATH:
             _tell(f"{error.strerror}{where}; check the path")
+            return 2
+        if error.errno in _NOT_OURS:
+            _tell(f"cannot write to the store or folder{where}: {error.strerror}; choose another --store or --out")
             return 2
         _tell(f"{error.strerror}{where}; free space or choose another --store or --out")
         return 3
