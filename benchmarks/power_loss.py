@@ -9,6 +9,8 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 #: Put as `sitecustomize.py` on the path of a process: it notes which state of which file is on the disk.
@@ -32,6 +34,17 @@ def sync_log(folder: Path) -> tuple[Path, dict[str, str]]:
     (folder / "sitecustomize.py").write_text(RECORDER.format(log=str(log)))
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     return log, {"PYTHONPATH": path}
+
+
+@contextmanager
+def noted_here(log: Path) -> Iterator[None]:
+    """Syncs of this process are noted too."""
+    usual = os.fsync
+    exec(RECORDER.format(log=str(log)), {})
+    try:
+        yield
+    finally:
+        os.fsync = usual
 
 
 def _synced(log: Path) -> tuple[set[tuple[int, int, int]], dict[int, int]]:

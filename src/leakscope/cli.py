@@ -321,6 +321,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 #: Errors that lie in the path that was given, not in the disk.
 _NO_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
+#: The disk is read-only, or somebody else's.
+_NOT_OURS = {errno.EROFS, errno.EACCES, errno.EPERM}
+#: Letters of an error.
+LONGEST = 2000
 #: What a shell expects of a command that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -345,6 +349,9 @@ def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
         where = f" ({str(error.filename)[:200]})" if error.filename else ""
         if error.errno in _NO_PATH:
             _tell(f"{error.strerror}{where}; check the path")
+            return 2
+        if error.errno in _NOT_OURS:
+            _tell(f"cannot write to the store or folder{where}: {error.strerror}; choose another --store or --out")
             return 2
         _tell(f"{error.strerror}{where}; free space or choose another --store or --out")
         return 3
@@ -381,5 +388,6 @@ def _failed(error: BaseException) -> int:
 
 
 def _tell(message: str) -> None:
-    """One line on stderr, whatever stands in it."""
-    sys.stderr.write(f"leakscope: {one_line(' '.join(message.split()))}\n")
+    """One line on stderr that can be read, whatever stands in it: of a very long one, its beginning and its remedy."""
+    line = one_line(" ".join(message.split()))
+    sys.stderr.write(f"leakscope: {line if len(line) <= LONGEST else f'{line[:-400][:1500]} … {line[-400:]}'}\n")

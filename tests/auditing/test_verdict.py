@@ -55,6 +55,17 @@ def test_a_limit_broken_by_the_mean_fails_and_one_reached_by_its_interval_alone_
     assert judge([report(0.1, 0.1, mse=0.09)], [], NOTHING, mse).verdict == "fail"
 
 
+def test_a_gate_that_rounding_could_turn_says_so() -> None:
+    """Scores under one key differ by up to 5e-6 between numbers of threads."""
+    gate = Gate.parse("leak<=0.2", DIRECTIONS)
+    for mean, high, near in (
+        (0.15, 0.2 - 4e-6, True), (0.2 + 4e-6, 0.3, True), (0.2 - 4e-6, 0.3, True), (0.15, 0.199, False),
+        (0.21, 0.3, False),
+    ):  # fmt: skip
+        told = judge([report(mean, high)], [], NOTHING, gate)
+        assert any("number of threads" in reason for reason in told.reasons) is near, (mean, high)
+
+
 def test_the_exposed_share_can_be_limited() -> None:
     """None of 64 exposed bounds the share below 4.6 %, one of 64 does not (Clopper and Pearson)."""
     gate = Gate.parse("exposed<=0.05", DIRECTIONS)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +43,21 @@ def test_the_page_does_not_tell_and_the_key_does(folder: Path) -> None:
     preference = score_blind(key_file, folder / "answers.json")
     assert (preference.chosen, preference.answers, preference.share) == (12, 12, 1.0)
     assert preference.low > 0.5
+
+
+def test_the_page_runs_its_own_script_and_loads_nothing(folder: Path) -> None:
+    page, _ = write_blind(folder, "aaa", "bbb", folder / "out")
+    text = page.read_text()
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert found is not None
+    policy = dict(part.split(maxsplit=1) for part in found[1].split("; "))
+    assert policy.pop("default-src") == "'none'"
+    assert policy.pop("img-src") == "data:"
+    for name, tag in (("style-src", "style"), ("script-src", "script")):
+        (body,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert policy.pop(name) == f"'sha256-{digest}'"
+    assert set(policy.values()) <= {"'none'"}
 
 
 def test_pictures_lie_where_the_key_says(folder: Path) -> None:

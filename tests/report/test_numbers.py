@@ -40,8 +40,8 @@ def test_other_readings() -> None:
         "0\u00a0%",
     ]
     assert numbers.shape([3, 64, 64]) == "3×64×64"
-    assert [numbers.duration(s) for s in (3.21, 42.4, 93.1, 3599.7, 7325)] == [
-        "3.2 s", "42 s", "1 min 33 s", "1 h 0 min", "2 h 2 min",
+    assert [numbers.duration(s) for s in (3.21, 42.4, 93.1, 3599.7, 7325, float("inf"), float("nan"))] == [
+        "3.2 s", "42 s", "1 min 33 s", "1 h 0 min", "2 h 2 min", "–", "–",
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leakscope.cli import run
 from leakscope.core.data import DATASETS
 from leakscope.core.errors import UsageError, one_line
 from leakscope.core.yaml_text import parse_yaml
@@ -39,3 +40,17 @@ def test_errors_show_what_is_in_a_name(tmp_path: Path, name: str) -> None:
             work()
         assert str(caught.value).isprintable()
         assert "\\" in str(caught.value)
+
+
+def test_a_very_long_error_keeps_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    """An archive of 20,000 other arrays was answered with all their names."""
+
+    def command(args: object, standalone_mode: bool) -> None:
+        raise UsageError(f"it has: {'x1, ' * 20_000}; choose another file")
+
+    assert run(command, []) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert len(told) < 2100
+    assert told.startswith("leakscope: it has: x1")
+    assert told.endswith("; choose another file\n")

@@ -18,7 +18,9 @@ REFUSED = [
     *(["--workers", count] for count in ("0", "-1", "100000")),
     *(["--gate", gate] for gate in ("", "leak<=1.2.3", "leak<=.", "leak<=nan", "leak<=inf", "leak<=1e999", "x<=1")),
     *(["--set", text] for text in ("threat.queries=-5", "defenses=[]", "weights=/dev/zero", "split_index=/dev/zero",
-                                   "weights=/", "split_index=/", "=5", "a..b=5", "data=[]", "model={}")),
+                                   "weights=/", "split_index=/", "=5", "a..b=5", "data=[]", "model={}",
+                                   "model={kind: []}", "model.kind={}", "training.learning_rate=1e400",
+                                   "splits.private=1e400", "evaluator.training.learning_rate=1e400")),
     *(["--resize", side] for side in ("0", "2000000")),
     ["--device", "meta"], ["--device", "gpu7"], ["--victims", "-5"], ["--model", "mlp:widths=[1000000000000]"],
     ["--model", "/dev/null:build"], ["--data", "npz:/dev/zero"], ["--data", "folder:a\0b"], ["--weights", "a\0b"],
@@ -48,6 +50,20 @@ def test_names_that_are_no_names(capsys: pytest.CaptureFixture[str], words: list
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert told.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["show", "abcd"], ["status"], ["export", "abcd"], ["store", "size"], ["report", "--group", "defense"]],
+    ids=lambda words: words[0],
+)
+def test_who_only_looks_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """An empty variable in a script (`--store "$STORE"`) is the folder one stands in."""
+    (tmp_path / "photo.png").touch()
+    for place in (tmp_path, tmp_path / "photo.png", tmp_path / "absent"):
+        assert run(app, [*words, "--store", str(place)]) == 2
+        assert "no store at" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.png"]
 
 
 @pytest.mark.parametrize("data", ["data: [{}]\nmodels: [mlp]", "data: [digits]\nmodels: [{}]"])

@@ -159,7 +159,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("index", ["none", "damaged", "old"])
 def test_the_index_is_read_around_on_a_full_or_read_only_disk(small_disk: Path, index: str) -> None:
     store = filled(small_disk / "store")
-    path = store.root / "index.sqlite"
+    path = store.root / "index" / "result.jsonl"
     if index == "none":
         path.unlink()
     elif index == "damaged":
@@ -276,3 +276,48 @@ def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--store"):
         Store(tmp_path / "file" / "store")
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_what_is_written_beside_a_store_ends_in_one_line_too(
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """Weights, exported folders, reconstructions and reports: of a write that failed nothing is left."""
+    from leakscope.cli import app, run
+
+    own = ["--data", "digits", "--model", "mlp", "--cut", "relu1", "--store", str(tmp_path / "store"), "--quiet"]
+    target = Store(tmp_path / "store")
+    assert run(app, ["train", *own, "--epochs", "0"]) == 0
+    (key,) = target.keys("target")
+    if how == "full":
+        (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    before = names(small_disk)
+    few = ["--epochs", "0", "--attack", "ridge", "--victims", "4"]
+    for words in (
+        ["train", *own, "--epochs", "0", "--save", str(small_disk / "w.safetensors")],
+        ["export", key, "--store", str(tmp_path / "store"), "--out", str(small_disk / "exported")],
+        ["attack", *own, *few, "--out", str(small_disk / "attack")],
+        ["audit", *own, *few, "--out", str(small_disk / "audit")],
+    ):
+        capsys.readouterr()
+        code = run(app, words)
+        told = capsys.readouterr().err
+        assert code in {2, 3}, told
+        assert told.count("\n") == 1, told
+        assert ("No space left" if how == "full" else "ead-only") in told
+    assert {path.name for path in small_disk.rglob("*") if path.is_file()} <= set(before)
+
+
+@pytest.mark.parametrize("number", [28, 30])
+def test_what_safetensors_wraps_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    from safetensors import SafetensorError
+
+    def fails(*given: Any) -> None:
+        raise SafetensorError(f"Error while serializing: I/O error: … (os error {number})")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fails)
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        Store(tmp_path).put("result", KEY, {}, {"x": torch.ones(1)})
+    assert caught.value.errno == number

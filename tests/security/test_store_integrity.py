@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from leakscope.core import progress
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import digest
 from leakscope.store import Store
+from leakscope.store.lines import proven, read_proven
 
 from .store_samples import GRID, KEY, OTHER, filled, flip, reseal, some_bits
 
@@ -46,14 +45,22 @@ def refused(work: Any, *words: str) -> str:
 
 
 def test_one_flipped_bit_in_any_file_is_noticed(tmp_path: Path) -> None:
+    """With a log, a checkpoint, and what a sweep noted, a store has every sort of file."""
+    from leakscope.runners.events import Event, EventLog
     from leakscope.store import save_checkpoint, verify
 
     store = filled(tmp_path / "store")
     save_checkpoint(store.scratch("trained", KEY) / "checkpoint.pt", {"epoch": 3, "weights": torch.rand(9)})
+    log = EventLog(store.root)
+    for event in (Event("start", job="a"), Event("done", job="a", seconds=2.5)):
+        log.tell(event)
+    (store.root / "incoming" / "abc").mkdir()
+    store.sweep()
     assert list(verify(store)) == []
-    files = sorted(path for path in store.root.rglob("*") if path.is_file() and path.name != "index.sqlite")
+    files = sorted(path for path in store.root.rglob("*") if path.is_file())
     assert {path.name for path in files} == {
-        "VERSION", "record.json", "tensors.safetensors", "seal.json", "checkpoint.pt",
+        "VERSION", "record.json", "tensors.safetensors", "seal.json", "checkpoint.pt", "result.jsonl", log.path.name,
+        ".looks.jsonl",
     }  # fmt: skip
     for path in files:
         whole = path.read_bytes()
@@ -70,32 +77,67 @@ def test_one_flipped_bit_in_any_file_is_noticed(tmp_path: Path) -> None:
 
 def test_an_index_with_flipped_bits_never_tells_another_number(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    whole = (tmp_path / "index.sqlite").read_bytes()
-    for bit in some_bits(tmp_path / "index.sqlite", 60):
-        flip(tmp_path / "index.sqlite", bit)
+    path = tmp_path / "index" / "result.jsonl"
+    whole = path.read_bytes()
+    for bit in some_bits(path, 60):
+        flip(path, bit)
         assert store.summaries("result") == {KEY: {"leak": 0.97}}
-        (tmp_path / "index.sqlite").write_bytes(whole)
+        assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("left", [b"", b"no database", None])
+def test_a_log_with_flipped_bits_never_tells_another_number(tmp_path: Path) -> None:
+    from leakscope.runners.events import Event, EventLog, read_log
+
+    log = EventLog(Store(tmp_path).root)
+    told = [Event("done", job="a", seconds=2.5), Event("done", job="b", seconds=1.5)]
+    for event in told:
+        log.tell(event)
+    whole = log.path.read_bytes()
+    for bit in some_bits(log.path, 60):
+        flip(log.path, bit)
+        assert set(read_log(log.path)) < set(told)
+        log.path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("left", [b"", b"no index", b"{}\n", None])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, left: bytes | None) -> None:
     store = filled(tmp_path)
-    path = tmp_path / "index.sqlite"
-    path.write_bytes(path.read_bytes()[:-5000] if left is None else left)
+    path = tmp_path / "index" / "result.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-50] if left is None else left)
+    said = Said()
+    with progress.listening(said):
+        assert store.summaries("result") == {KEY: {"leak": 0.97}}
+    assert ["rebuilt" in line for line in said.lines] == ([] if left == b"" else [True])
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "[1]", '{"kind": "result", "key": 5}', '{"kind": "target"}'])
+def test_a_line_with_a_proof_of_its_own_is_not_believed(tmp_path: Path, line: str) -> None:
+    """What somebody writes who knows the format and may write to the store."""
+    store = filled(tmp_path)
+    own = f', "proof": "{hashlib.sha256((line[:-1] + "}").encode()).hexdigest()}"}}\n'
+    (tmp_path / "index" / "result.jsonl").write_text(line[:-1] + own)
     assert store.summaries("result") == {KEY: {"leak": 0.97}}
-    with closing(sqlite3.connect(path)) as index:
-        assert index.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_changed_row_of_the_index_is_not_believed(tmp_path: Path) -> None:
+def test_a_changed_line_of_the_index_is_not_believed(tmp_path: Path) -> None:
     from leakscope.store import verify
 
     store = filled(tmp_path)
-    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as index:
-        (table,) = index.execute("select name from sqlite_master where type = 'table'").fetchone()
-        index.execute(f"update {table} set summary = ?", (json.dumps({"leak": 0.0}),))
-        index.commit()
-    assert ["changed from outside" in problem.what for problem in verify(store)] == [True]
+    path = tmp_path / "index" / "result.jsonl"
+    path.write_text(path.read_text().replace("0.97", "0.0"))
+    assert ["1 of its lines changed" in problem.what for problem in verify(store)] == [True]
+    assert store.summaries("result") == {KEY: {"leak": 0.97}}
+
+
+def test_a_signed_index_cannot_be_changed_by_who_lacks_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKSCOPE_STORE_KEY", SECRET)
+    store = filled(tmp_path)
+    path = tmp_path / "index" / "result.jsonl"
+    (line,) = read_proven(path.read_bytes(), SECRET.encode())
+    assert line is not None
+    path.write_bytes(proven({**line, "summary": {"leak": 0.0}}))
     assert store.summaries("result") == {KEY: {"leak": 0.97}}
 
 
@@ -265,10 +307,9 @@ def test_verify_finds_strays_and_reads_tensors(tmp_path: Path) -> None:
     (tmp_path / "entries" / "notes.txt").unlink()
     (entry.folder / "tensors.safetensors").write_bytes(b"\xff" * 64)
     reseal(entry.folder, {"summary": {"leak": 0.97}})  # its hashes fit, and still it is no file of tensors
-    (problem,) = [problem for problem in verify(store) if "index" not in problem.path.name]
-    assert problem.path == entry.folder
+    assert [problem.path for problem in verify(store)] == [entry.folder]
     (entry.folder / "record.json").write_text("[" * 100_000)
-    assert [problem.path for problem in verify(store) if "index" not in problem.path.name] == [entry.folder]
+    assert [problem.path for problem in verify(store)] == [entry.folder]
 
 
 def test_a_large_file_is_hashed_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.commands.settings import print_json, require_count, say, settings_of
-from leakscope.core.errors import UsageError
 from leakscope.options import (
     RUN,
     AllowCode,
@@ -117,9 +116,7 @@ def status(store: StorePath = Path("runs/store"), json_: Json = False) -> int:
     from leakscope.runners.status import store_status
     from leakscope.store import Store
 
-    if not store.is_dir():
-        raise UsageError(f"no store at {store}; give it with --store")
-    grids = store_status(Store(store))
+    grids = store_status(Store.existing(store))
     if json_:
         print_json([asdict(grid) for grid in grids])
     else:

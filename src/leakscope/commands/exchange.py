@@ -58,13 +58,10 @@ def export(
 
       leakscope audit --model path:zoo/digits --data digits
     """
-    from leakscope.core.errors import UsageError
     from leakscope.experiments.export import export_target
     from leakscope.store import Store
 
-    if not store.is_dir():
-        raise UsageError(f"no store at {store}; give it with --store")
-    written = export_target(Store(store), key, out, weights=weights, audit=audit, allow_code=allow_code)
+    written = export_target(Store.existing(store), key, out, weights=weights, audit=audit, allow_code=allow_code)
     if not quiet:
         say(str(written))
     return 0

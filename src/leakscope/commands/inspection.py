@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from leakscope.commands.settings import print_json, settings_of
-from leakscope.core.errors import UsageError
 from leakscope.options import RUN, Data, DataRoot, Json, Resize, StorePath, option
 
 
@@ -91,14 +90,13 @@ def show(
     """Print what the store holds under a key."""
     from leakscope.store import Store
 
-    if not store.is_dir():
-        raise UsageError(f"no store at {store}; give it with --store")
-    entry = Store(store).find(key)
+    kept = Store.existing(store)
+    entry = kept.find(key)
     if pictures is not None:
         from leakscope.experiments.reading import read_result
         from leakscope.report.strips import write_strip
 
-        write_strip(Store(store), read_result(Store(store), entry.key), pictures)
+        write_strip(kept, read_result(kept, entry.key), pictures)
     print_json({"kind": entry.kind, "key": entry.key, "folder": str(entry.folder), **entry.record})
     return 0
 

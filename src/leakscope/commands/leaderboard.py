@@ -20,9 +20,7 @@ def write_leaderboard(
 ) -> Path | str:
     """The path of the written file, or the text itself if no path was given."""
     wanted = parse_filters(filters)
-    if not store.is_dir():
-        raise UsageError(f"no store at {store}; give it with --store")
-    kept = Store(store)
+    kept = Store.existing(store)
     entries = [Entry(finding.target, finding.result) for finding in read_entries(kept)]
     found = choose(entries, metric, wanted)
     if not found.entries:

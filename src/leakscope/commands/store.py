@@ -18,9 +18,7 @@ store_app = typer.Typer(help="Look after the store: size, prune, verify, move.",
 def _opened(path: Path) -> Any:
     from leakscope.store import Store
 
-    if not (path / "VERSION").is_file():
-        raise UsageError(f"no store at {path}; give it with --store")
-    return Store(path)
+    return Store.existing(path)
 
 
 def _size(count: int) -> str:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def sync(path: Path) -> None:
@@ -26,13 +33,8 @@ def write_synced(path: Path, content: bytes) -> None:
 
 def replace_durably(path: Path, content: bytes) -> None:
     """Put `content` at `path`; readers, also after a power cut, see the old or the new content, complete."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+    with appearing(path) as temporary:
         write_synced(temporary, content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     sync(path.parent)
 
 
@@ -43,3 +45,29 @@ def make_folders(path: Path) -> None:
     make_folders(path.parent)
     path.mkdir(exist_ok=True)
     sync(path.parent)
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to, which then takes its place; of a write that failed nothing is left."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):  # what went wrong before tells more
+            temporary.unlink(missing_ok=True)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file; a disk that is full or read-only is an `OSError`, as everywhere else."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None

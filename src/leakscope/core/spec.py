@@ -109,18 +109,18 @@ def validated(cls: type[T], fields: Mapping[str, Any], name: str) -> T:
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{name}: {' '.join(str(error).split())[:300]}") from None
     for key in fields:
-        if _has_odd_number(getattr(built, key)):
+        if has_odd_number(getattr(built, key)):
             raise UsageError(f"{name}: {key} is not a finite number; no result could be kept under it")
     return built
 
 
-def _has_odd_number(value: object) -> bool:
+def has_odd_number(value: object) -> bool:
     """Whether a field is NaN or infinite: range checks do not catch it, and JSON keys cannot contain it."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, Mapping):
-        return any(_has_odd_number(item) for item in value.values())
-    return isinstance(value, list | tuple) and any(_has_odd_number(item) for item in value)
+        return any(has_odd_number(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(has_odd_number(item) for item in value)
 
 
 def _with_nested_built(cls: type[Any], fields: Mapping[str, Any]) -> Plain:

@@ -61,7 +61,7 @@ class SplitPlan:
     def __post_init__(self) -> None:
         sizes = {"private": self.private, "heldout": self.heldout, "public": self.public}
         for name, size in sizes.items():
-            if size <= 0 or (size >= 1 and int(size) != size):
+            if size <= 0 or (size >= 1 and not float(size).is_integer()):
                 raise ValueError(f"{name} must be a share between 0 and 1 or a whole number of images, not {size}")
         shares = sum(size for size in sizes.values() if size < 1)
         if shares > 1 + 1e-9:

@@ -15,7 +15,7 @@ from leakscope.core import yaml_text
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.shipped import configuration_at
-from leakscope.core.spec import describe
+from leakscope.core.spec import describe, has_odd_number
 from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.folder import Folder, located
 from leakscope.data.images import checked, resized
@@ -197,9 +197,13 @@ class AuditConfig(BaseModel):
     @classmethod
     def checked(cls, tree: Mapping[str, Any]) -> AuditConfig:
         try:
-            return cls.model_validate(dict(tree))
+            config = cls.model_validate(dict(tree))
         except ValidationError as error:
             raise UsageError("; ".join(_problem(item, cls) for item in error.errors())) from None
+        for name, value in config.model_dump().items():
+            if has_odd_number(value):  # YAML reads 1e400 as text, which is a number all the same
+                raise UsageError(f"{name}: a number in it is not finite; no result could be kept under it")
+        return config
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -261,8 +265,10 @@ def _problem(item: Any, cls: type[BaseModel]) -> str:
 
 def _comes_with_weights(model: object) -> bool:
     """Whether a network is asked for that brings its own: an exported target, or a service."""
-    kind = model.partition(":")[0] if isinstance(model, str) else model.get("kind") if isinstance(model, dict) else None
-    named = isinstance(model, str) and model.lower().endswith((".pt2", ".onnx"))
+    if isinstance(model, str):
+        kind, named = model.partition(":")[0], model.lower().endswith((".pt2", ".onnx"))
+    else:
+        kind, named = str(model.get("kind")) if isinstance(model, dict) else "", False
     return named or kind in {"path", "hf", "http", "https", "pt2", "onnx"}
 
 

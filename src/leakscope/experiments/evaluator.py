@@ -41,7 +41,7 @@ def _training() -> Training:
 class Evaluator(BaseModel):
     """Which network judges whether an identity was rebuilt; of another family than the target's."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     model: str | dict[str, Any] | None = Field(
         default=None, description="a network, as for the target; a preact-resnet of width 24 when no judge is named"

@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from leakscope.core.durable import save_tensors
 from leakscope.core.errors import UsageError
 from leakscope.core.escaping import json_text
 from leakscope.core.own_code import code_in, names_code
@@ -63,7 +63,7 @@ def export_target(
     incoming = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
     try:
         incoming.mkdir(parents=True)
-        save_file(state, incoming / WEIGHTS, metadata={"format": "pt"})
+        save_tensors(state, incoming / WEIGHTS, {"format": "pt"})
         hashes = {WEIGHTS: sha256(incoming / WEIGHTS)}
         if record.model.kinds == ("file",):
             (incoming / CODE).write_bytes(_source(record))

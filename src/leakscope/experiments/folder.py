@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor
 
 from leakscope.core.data import ImageSet
+from leakscope.core.durable import appearing, save_tensors
 from leakscope.core.errors import UsageError
 from leakscope.core.escaping import json_text
 from leakscope.core.results import to_json
@@ -33,19 +33,17 @@ def write_folder(audit: Audit, folder: Path) -> list[Path]:
     """Write audit.json, its pictures and every rendering; each file appears whole or not at all."""
     require_writable(folder)
     pictures, document = folder / "pictures.safetensors", folder / "audit.json"
-    temporary = folder / f".writing-{os.getpid()}"
-    save_file({name: tensor.contiguous() for name, tensor in audit.images.items()}, temporary)
-    temporary.replace(pictures)
-    temporary.write_text(json_text(to_json(audit.report)), encoding="utf-8")
-    temporary.replace(document)
+    with appearing(pictures) as temporary:
+        save_tensors(audit.images, temporary)
+    with appearing(document) as temporary:
+        temporary.write_text(json_text(to_json(audit.report)), encoding="utf-8")
     return [document, pictures, *write_report(folder)]
 
 
 def write_reconstructions(victims: ImageSet, guesses: dict[str, Tensor], folder: Path) -> None:
     """Every reconstruction as a tensor, and a sheet: originals in the first row, one row for each result."""
-    temporary = folder / f".writing-{os.getpid()}"
-    save_file({"truth": victims.images.contiguous(), **guesses}, temporary)
-    temporary.replace(folder / "reconstructions.safetensors")
+    with appearing(folder / "reconstructions.safetensors") as temporary:
+        save_tensors({"truth": victims.images, **guesses}, temporary)
     if victims.pixels:
         count = min(16, len(victims))
         rows = [victims.images[:count], *(guess[:count] for guess in guesses.values())]

@@ -34,7 +34,7 @@ from leakscope.store import Store
 class Card(BaseModel):
     """Who attacked, how, and with what in hand; no score without it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str = Field(min_length=1, max_length=60, description="what the attack is called")
     by: str = Field(min_length=1, description="who carried it out")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import math
 import os
@@ -103,7 +104,7 @@ class Described:
     version: Annotated[str, Field(min_length=1)]
     answers: Answers
     shape: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
-    batch: PositiveInt = 64
+    batch: Annotated[int, Field(ge=1, le=2**20)] = 64
 
 
 @dataclass(frozen=True)
@@ -156,18 +157,28 @@ def _exchange(url: str, body: dict[str, Any] | None) -> dict[str, Any]:
     for attempt in range(_TRIES):
         try:
             with opener.open(request, timeout=_SECONDS) as response:
-                return _object(url, response.read(_LARGEST + 1))
+                return _object(url, _whole(response))
         except urllib.error.HTTPError as error:
             if error.code not in {429, 502, 503, 504} or attempt == _TRIES - 1:
                 reason = " ".join(error.read(300).decode("utf-8", "replace").split())
                 raise UsageError(f"{url} answered {error.code} {error.reason}: {reason or 'no reason given'}") from None
             time.sleep(_pause(error.headers.get("Retry-After"), attempt))
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a name that no host can have
             if attempt == _TRIES - 1:
                 reason = str(error.reason if isinstance(error, urllib.error.URLError) else error)
                 raise UsageError(f"no answer from {url} ({reason}); start the service, or check the address") from None
             time.sleep(_pause(None, attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _whole(response: Any) -> bytes:
+    """What was answered; a service that gives a byte now and then is not waited for without end."""
+    told, until = b"", time.monotonic() + _SECONDS
+    while len(told) <= _LARGEST and (part := response.read1(1 << 20)):
+        told += part
+        if time.monotonic() > until:
+            raise TimeoutError(f"its answer was not complete after {_SECONDS:.0f} s")
+    return told
 
 
 def _pause(asked: str | None, attempt: int) -> float:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from leakscope.core.durable import save_tensors
 from leakscope.core.errors import UsageError
 from leakscope.core.files import require_file
 from leakscope.core.memory import require_room
@@ -46,7 +47,7 @@ def save_weights(model: nn.Module, path: Path) -> None:
     """Write all weights of `model` as safetensors; `load_weights` reads them."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, path)
+        save_tensors(model.state_dict(), path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
 

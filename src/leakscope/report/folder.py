@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def _read_audit(path: Path) -> AuditReport:
         ) from None
     found = plain.get("schema") if isinstance(plain, dict) else None
     if found != SCHEMA:
-        raise UsageError(f"{path} has schema {found!r}, this version draws {SCHEMA!r}; run the audit again")
+        raise UsageError(f"{path} has schema {found!r:.60}, this version draws {SCHEMA!r}; run the audit again")
     report = from_json(AuditReport, plain, str(path))
     if report.exit_code != report.verdict.exit_code:
         told = f"exit code {report.exit_code}, which is not that of {report.verdict!s}"
@@ -77,6 +78,7 @@ def _replace(path: Path, text: str) -> Path:
         temporary.write_text(text, encoding="utf-8", newline="\n")
         os.replace(temporary, path)  # noqa: PTH105 (the atomic call, named as such)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk
+            temporary.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {error.strerror}; choose a writable folder") from None
     return path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,8 @@ DISTANCES, DISC = (13.0, 22.0, 34.0, 50.0, 70.0, 95.0), 8.0
 NEAR = 16.0
 #: What crossing an interval, or a line between a label and its mark, costs: pixels of distance.
 CROSSING = 25.0
+#: Of more marks than this, a label that has no room near its mark is left out: lines across the plot would not help.
+FEW = 40
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,6 @@ def place_labels(
     # The most crowded choose first: they have the fewest places to go.
     for index in sorted(range(len(marks)), key=lambda i: (-_crowd(marks, i), marks[i][1], marks[i][0])):
         mark, size = marks[index], sizes[index]
-        free = [p for p in _near(mark, size) if p.box.within(area) and not _hits(p.box, hard)]
-        if not free:
-            free = [p for p in _anywhere(size, area) if not _hits(p.box, hard)]
 
         def cost(place: Place, mark: Point = mark) -> float:
             line = leader(mark, place.box)
@@ -96,13 +95,30 @@ def place_labels(
             crossed += sum(any(map(place.box.holds, other)) for other in leaders)
             return _far(place, mark) + CROSSING * (_hits(place.box, soft) + crossed)
 
-        best = min(free, key=cost, default=None)
+        near = (place for place in _near(mark, size) if place.box.within(area))
+        best = _cheapest(near, mark, hard, cost)
+        if best is None and len(marks) <= FEW:
+            best = _cheapest(_anywhere(size, area), mark, hard, cost)
         found[index] = best
         if best is not None:
             hard.append(best.box)
             labels.append(best.box)
             leaders.append(leader(mark, best.box))
     return found
+
+
+def _cheapest(
+    places: Iterable[Place], mark: Point, taken: Sequence[Box], cost: Callable[[Place], float]
+) -> Place | None:
+    """The free place that costs least. The nearest are asked first, since none costs less than it is far: most of
+    a crowded plot is then never looked at."""
+    best, least = None, (math.inf, 0)
+    for far, number, place in sorted((_far(place, mark), number, place) for number, place in enumerate(places)):
+        if far > least[0]:
+            break
+        if not any(map(place.box.overlaps, taken)) and (own := (cost(place), number)) < least:
+            best, least = place, own
+    return best
 
 
 def nearest(mark: Point, box: Box) -> Point:

@@ -46,6 +46,8 @@ def shape(sizes: Sequence[int]) -> str:
 
 
 def duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return NOTHING
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

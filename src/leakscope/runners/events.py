@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from leakscope.experiments.job import Named
+from leakscope.store.lines import proven, read_proven
 
 EventKind = Literal["begin", "start", "shared", "progress", "tick", "done", "failed", "stopped", "end"]
 #: Not worth a line each.
@@ -65,20 +66,19 @@ class EventLog:
             return
         said = {name: value for name, value in asdict(event).items() if value != _DEFAULTS[name]}
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self.path.open("a") as file:
-            file.write(json.dumps({"time": time, "grid": self._grid, **said, "event": event.event}) + "\n")
+        with self.path.open("ab", buffering=0) as file:  # in one piece: others read meanwhile
+            file.write(proven({"time": time, "grid": self._grid, **said, "event": event.event}))
 
 
 def read_log(path: Path) -> Iterator[Event]:
-    """The events of one file; a line that a crash cut short is skipped."""
-    for line in path.read_text().splitlines():
-        try:
-            plain: dict[str, Any] = json.loads(line)
-            named = plain.get("named")
-            known = {name: value for name, value in plain.items() if name in _NAMES}
-            yield Event(**{**known, "named": None if named is None else Named(**named)})
-        except (ValueError, TypeError, AttributeError):
+    """The events of one file; a line that a crash cut short, or that was changed since, is skipped."""
+    for plain in read_proven(path.read_bytes()):
+        if plain is None:
             continue
+        named = plain.get("named")
+        known = {name: value for name, value in plain.items() if name in _NAMES}
+        with suppress(TypeError):  # of another version
+            yield Event(**{**known, "named": None if named is None else Named(**named)})
 
 
 def read_events(store: Path) -> list[Event]:

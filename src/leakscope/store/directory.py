@@ -6,7 +6,8 @@
     <root>/locks/<kind>-<key>            held (flock) while a stage is computed; freed by any death
     <root>/incoming/                     entries being written
     <root>/damaged/                      entries that were not as they had been written; safe to delete
-    <root>/index.sqlite                  a copy of the records' summaries for queries; can be rebuilt
+    <root>/index/<kind>.jsonl            a copy of the records' summaries for queries; can be rebuilt
+    <root>/events/                       what happened when, for estimates of time
 
 An entry appears by one `os.rename` of a complete folder, so a reader sees all of it or nothing, and
 the first writer of a key wins. It is read only when its files hash to what its seal says (see `sealing`).
@@ -61,6 +62,13 @@ class Store:
         for name in _FOLDERS:
             with suppress(OSError):  # a store that can only be read has what it has; writing will tell
                 (self.root / name).mkdir(exist_ok=True)
+
+    @classmethod
+    def existing(cls, root: Path) -> Store:
+        """Opens the store at `root`; where there is none, none is made."""
+        if not (root / "VERSION").exists() and not _has_entries(root):
+            raise UsageError(f"no store at {root}; give it with --store")
+        return cls(root)
 
     def _require_version(self, path: Path) -> None:
         try:
@@ -244,7 +252,8 @@ class Store:
     def summaries(self, kind: str) -> dict[str, dict[str, Any]]:
         """Summary of every entry of a kind, from the index, which is first brought up to date."""
         stamps = {key: stamp for key in self.keys(kind) if (stamp := self._stamp(kind, key))}
-        return index.summaries(self.root / "index.sqlite", kind, stamps, lambda key: self._summary(kind, key), secret())
+        path = self.root / "index" / f"{kind}.jsonl"
+        return index.summaries(path, kind, stamps, lambda key: self._summary(kind, key), secret())
 
     def _stamp(self, kind: str, key: str) -> str:
         """Changes when a record is written anew; empty when there is none. Text and no paths: thousands of calls."""

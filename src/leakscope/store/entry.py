@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakscope.core.durable import sync, write_synced
+from leakscope.core.durable import save_tensors, sync, write_synced
 from leakscope.core.errors import UsageError
 from leakscope.store.sealing import SEAL, Damaged, Seal, file_sha256, secret, sha256
 
@@ -121,10 +121,8 @@ def write_entry(
     write_synced(folder / RECORD, text)
     hashed, size = None, 0
     if tensors is not None:
-        from safetensors.torch import save_file
-
         path = folder / TENSORS
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        save_tensors(tensors, path)
         shutil.copymode(folder / RECORD, path)  # safetensors writes for its user alone, whatever the umask says
         sync(path)
         hashed, size = file_sha256(path), path.stat().st_size

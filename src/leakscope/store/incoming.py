@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from leakscope.core.durable import replace_durably
+from leakscope.store.lines import proven, read_proven
 
-_LOOKS = ".looks.json"
+LOOKS = ".looks.jsonl"
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def sweep(place: Path, seconds: float) -> None:
                 now[left.name] = state
     if now != before:
         with suppress(OSError):
-            replace_durably(place / _LOOKS, json.dumps(now).encode())
+            replace_durably(place / LOOKS, proven({"looks": now}))
 
 
 def _alive(folder: Path) -> bool:
@@ -96,7 +97,8 @@ def _clock(place: Path) -> int | None:
 
 def _looks(place: Path) -> dict[str, str]:
     try:
-        looks = json.loads((place / _LOOKS).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        (line,) = read_proven((place / LOOKS).read_bytes())
+    except (OSError, ValueError):  # none, or somebody's own text
         return {}
+    looks = {} if line is None else line.get("looks")
     return looks if isinstance(looks, dict) else {}

@@ -9,9 +9,10 @@ from pathlib import Path
 from leakscope.core.checkpoint import checkpoint_problem
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import digest
-from leakscope.store import index
 from leakscope.store.directory import Store
 from leakscope.store.entry import RECORD, TENSORS, Entry, require_names
+from leakscope.store.incoming import LOOKS
+from leakscope.store.lines import wrong_lines
 from leakscope.store.sealing import SEAL, secret
 
 #: Kinds whose key is the digest of their record.
@@ -30,7 +31,7 @@ class Problem:
 
 
 def verify(store: Store) -> Iterator[Problem]:
-    """Everything that is wrong with the entries, checkpoints and index of a store; changes nothing."""
+    """Everything that is wrong with the entries, checkpoints, index and logs of a store; changes nothing."""
     for folder in _folders(store.root / "entries"):
         problem = _entry_problem(folder, folder.parts[-3], folder.name)
         if problem is not None:
@@ -41,8 +42,12 @@ def verify(store: Store) -> Iterator[Problem]:
         said = checkpoint_problem(path)
         if said is not None:
             yield Problem(path, said)
-    path = store.root / "index.sqlite"
-    yield from (Problem(path, said) for said in index.wrong_rows(path, secret()))
+    for path in sorted((store.root / "index").glob("*")):
+        if (said := wrong_lines(path, secret())) is not None:
+            yield Problem(path, f"{said}; delete the file, it is made again")
+    for path in sorted([*(store.root / "events").glob("*"), *(store.root / "incoming").glob(LOOKS)]):
+        if (said := wrong_lines(path)) is not None:
+            yield Problem(path, f"{said}; delete the file, nothing but guesses are made from it")
 
 
 def _folders(entries: Path) -> list[Path]:
