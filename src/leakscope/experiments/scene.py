@@ -15,7 +15,7 @@ from leakscope.core.defense import Defense
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Scored
 from leakscope.core.model import Cut, SplitModel, cuts
-from leakscope.core.results import ThreatRecord
+from leakscope.core.results import Method, ThreatRecord
 from leakscope.core.spec import Plain, describe, label
 from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.images import checked
@@ -125,13 +125,21 @@ class Scene:
     def data_name(self) -> str:
         """How tables call the data."""
         try:
-            name = label(DATASETS.build(self.config.data))
+            name = self.short_data_name if self.config.own_parts else label(DATASETS.build(self.config.data))
         except UsageError:  # pictures handed over in Python have no name to ask for
             name = self.short_data_name
         return name if self.config.resize is None else f"{name}, {self.config.resize} px"
 
     @property
+    def network_name(self) -> str:
+        """How people call the network: never `file:path=…`."""
+        return Method.of(self.architecture).plain
+
+    @property
     def short_data_name(self) -> str:
+        parts = self.config.own_parts.values()
+        if parts:
+            return " + ".join(spec if isinstance(spec, str) else label(DATASETS.build(spec)) for spec in parts)
         return self.config.data if isinstance(self.config.data, str) else str(self.config.data.get("kind"))
 
     @cached_property
@@ -168,7 +176,8 @@ class Scene:
 
     def network(self) -> nn.Module:
         """The network, whole and undefended, before any weights that were given: for looking at its layers."""
-        return instantiate(self.architecture, self.splits.private.shape, self.outputs)
+        private = self.splits.private
+        return instantiate(self.architecture, private.shape, self.outputs, private.classes)
 
     @property
     def outputs(self) -> int:

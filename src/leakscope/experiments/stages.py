@@ -84,9 +84,7 @@ def _trained(scene: Scene, spec: TargetSpec, split: SplitModel, training: Traini
                 _begin_with(_started(scene, spec.start, training.start, place), split)
             elif scene.config.pretraining is not None:
                 _begin_with_public_classes(scene, spec, split, place)
-            progress.say(
-                f"training {label(scene.architecture)} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}"
-            )
+            progress.say(f"training {scene.network_name} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}")
 
             def keep(epoch: int, network: SplitModel, history: History) -> None:
                 record = {"plan": run.plain(), "history": vars(history), "notes": {"stopped_after": epoch}}
@@ -131,7 +129,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
     rng = seeds.generator(spec.seed, "target", "accuracy", device=device)
     scores = predict(split, heldout.images, rng, device)
     if not torch.isfinite(scores).all():
-        raise UsageError(f"{label(scene.architecture)} gives scores that are NaN or infinite; give it other weights")
+        raise UsageError(f"{scene.network_name} gives scores that are NaN or infinite; give it other weights")
     sample = heldout.images[:256].to(device)
     released = split.release(sample, rng)
     again = split.release(sample[:8], seeds.generator(1, "again", device=device))
