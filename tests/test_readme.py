@@ -83,8 +83,10 @@ def test_make_targets_exist() -> None:
 
 
 def test_the_table_of_papers_is_current() -> None:
-    updated = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))["updated"]
-    assert updated(README) == README, "run: make methods"
+    made = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))
+    assert made["updated"](README) == README, "run: make methods"
+    index = (ROOT / "docs" / "results" / "index.md").read_text()
+    assert made["updated_index"](index) == index, "run: make methods"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
