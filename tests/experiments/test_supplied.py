@@ -124,7 +124,7 @@ def test_another_process_sees_the_same_pictures(tmp_path: Path, own: dict[str, A
             BenchConfig.checked({"data": [settings], "models": [model], "attacks": ["ridge"], "base": base})
         )
         assert {job.key for job in jobs if job.stage == "target"} == {target.key for target in plan.targets}
-    assert plan.scene.data_name == plan.scene.short_data_name == f"{parts['private']} + {parts['heldout']}"
+    assert plan.scene.data_name == plan.scene.short_data_name == "data/train + data/val"
     assert not {"data", "splits"} & set(plan.resolved_config())
     assert {job.title for job in jobs if job.stage == "target"} == {"net.py (none) at 2, seed 0"}
 

@@ -123,7 +123,7 @@ class Method:
             "asked": "name",
             "http": "url",
         }.get(self.kind)
-        value = None if named is None else self.settings.get(named)
+        value = None if named is None else self.settings.get(named, self.unusual.get(named))
         if not isinstance(value, str) or not value:
             return self.label
         if named != "path":

@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import PurePath
 
 from torch import nn
 
@@ -139,7 +140,8 @@ class Scene:
     def short_data_name(self) -> str:
         parts = self.config.own_parts.values()
         if parts:
-            return " + ".join(spec if isinstance(spec, str) else label(DATASETS.build(spec)) for spec in parts)
+            # By folder and parent: where on whose disk they lie is nobody else's business.
+            return " + ".join(_short(spec) if isinstance(spec, str) else label(DATASETS.build(spec)) for spec in parts)
         return self.config.data if isinstance(self.config.data, str) else str(self.config.data.get("kind"))
 
     @cached_property
@@ -198,6 +200,10 @@ class Scene:
             model = self.network().eval()
         found = cuts(model, self.splits.public.images[:2], self.architecture.normalization())
         return {cut.name: cut for cut in found}
+
+
+def _short(path: str) -> str:
+    return "/".join(PurePath(path).parts[-2:])
 
 
 def threat_of(config: AuditConfig, architecture: Architecture) -> ThreatModel:
