@@ -7,28 +7,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 DOCS = Path(__file__).parent
-#: Where the list of results pages goes.
-RESULTS = "<!-- results -->"
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """List the pages of results, and leave names in place of links to files outside the site."""
-    if RESULTS in markdown:
-        markdown = markdown.replace(RESULTS, results_list())
+    """Leave names in place of links to files outside the site."""
     return within_the_site(markdown, PurePosixPath(page.file.src_uri))
-
-
-def results_list() -> str:
-    """One line for each page a study has drawn, with its heading."""
-    pages = sorted(path for path in (DOCS / "results").glob("*.md") if path.name != "index.md")
-    lines = [f"- [{heading(path)}]({path.name})" for path in pages]
-    return "\n".join(lines) or "No study has been run in this checkout yet."
-
-
-def heading(path: Path) -> str:
-    first = next((line for line in path.read_text().splitlines() if line.startswith("# ")), f"# {path.stem}")
-    return first.removeprefix("# ")
 
 
 def within_the_site(markdown: str, page: PurePosixPath) -> str:

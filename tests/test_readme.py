@@ -11,13 +11,27 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 
 from leakscope.cli import app, run
 from leakscope.core.seeds import ambient
+from leakscope.models.own_file import OwnFile
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU())
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(1568, 2))
+
+    def forward(self, x):
+        return self.head(self.features(x))
+"""
 
 
 @pytest.fixture
@@ -31,13 +45,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(30):
             pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
-    build = runpy.run_path(str(ROOT / "examples" / "own_model.py"))["build"]
-    from leakscope.models.own_file import OwnFile
-
+    (tmp_path / "net.py").write_text(NET)
     with ambient(0, "readme"):
-        model: torch.nn.Module = OwnFile(str(ROOT / "examples" / "own_model.py")).build((3, 32, 32), 2)
-    assert callable(build)
-    save_file(model.state_dict(), tmp_path / "own.safetensors")
+        network = OwnFile(str(tmp_path / "net.py"), "Net").build((3, 32, 32), 2)
+    torch.save(network.state_dict(), tmp_path / "own.pt")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -83,8 +94,10 @@ def test_make_targets_exist() -> None:
 
 
 def test_the_table_of_papers_is_current() -> None:
-    updated = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))["updated"]
-    assert updated(README) == README, "run: make methods"
+    made = runpy.run_path(str(ROOT / "docs" / "update_readme.py"))
+    assert made["updated"](README) == README, "run: make methods"
+    index = (ROOT / "docs" / "results" / "index.md").read_text()
+    assert made["updated_index"](index) == index, "run: make methods"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)

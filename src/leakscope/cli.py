@@ -360,7 +360,9 @@ def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
         return 3
     except BaseException as error:  # code of a user's may raise anything
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
-            _tell(f"{error.format_message()}; see leakscope --help")
+            told = error.format_message()
+            if told:  # nothing: no command was given, and the help was printed
+                _tell(f"{told}; see leakscope --help")
             return 2
         if is_shortage(error):
             _tell(f"not enough memory ({error}); use fewer or smaller pictures, a smaller network, or fewer --workers")

@@ -60,18 +60,33 @@ def option(*names: str, help: str, panel: str, **kwargs: Any) -> Any:
 Config = Annotated[
     Path | None, typer.Argument(help="A YAML file, or a shipped one by name (demo); options override it.")
 ]
-Data = Annotated[str | None, option("--data", help="Data set: a name, folder:PATH, npz:PATH.  [mnist5k]", panel=TARGET)]
+Data = Annotated[
+    str | None,
+    option(
+        "--data",
+        help="Data set by name, folder:PATH (a folder per class), npz:PATH.  [mnist5k]",
+        panel=TARGET,
+    ),
+]
 DataRoot = Annotated[
     Path | None, option("--data-root", help="Where data files live.", panel=TARGET, envvar="LEAKSCOPE_DATA")
 ]
 Resize = Annotated[int | None, option("--resize", help="Resize pictures to this side.", panel=TARGET)]
 Model = Annotated[
     str | None,
-    option("--model", help="Network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY.", panel=TARGET),
+    option(
+        "--model",
+        help="Network: a name, torchvision:NAME, timm:NAME, FILE.py:FACTORY, FILE.onnx, http://…  [convnet]",
+        panel=TARGET,
+    ),
 ]
 Weights = Annotated[
     Path | None,
-    option("--weights", help="Weights (safetensors) to audit as they are; --epochs trains them further.", panel=TARGET),
+    option(
+        "--weights",
+        help="Weights (safetensors, or a .pt of tensors) to audit as they are; --epochs trains further.",
+        panel=TARGET,
+    ),
 ]
 Private = Annotated[
     str | None, option("--private", help="Folder of what the network was trained on, CLASS/picture.", panel=TARGET)
@@ -83,7 +98,8 @@ Normalized = Annotated[
     option("--normalize", help="What the weights expect: imagenet, none, MEAN/STD such as 0.5/0.25.", panel=TARGET),
 ]
 Cut = Annotated[
-    list[str] | None, option("--cut", help="Layer to cut at; repeat for several. See `cuts`.", panel=TARGET)
+    list[str] | None,
+    option("--cut", help="Layer to cut at, as `leakscope cuts` names it; repeat.  [the model's own]", panel=TARGET),
 ]
 DefenseName = Annotated[
     list[str] | None,

@@ -161,7 +161,10 @@ def print_audit(report: AuditReport, out: Path) -> None:
     colour = _COLOURS[report.verdict]
     console.print(f"[bold {colour}]{report.verdict.upper()}[/] at evidence {report.evidence.level}", end=": ")
     console.print(Text(terminal(report.sentence)))
+    told = {flag.reason for flag in report.flags}
     for reason in report.reasons:
+        if reason in told:
+            continue  # it stands above, explained
         console.print(Text(terminal(f"  doubt: {reason}")))
     console.print(Text(terminal(f"report: {out / 'report.html'}")))
     console.print(f"The audit took {report.seconds:.0f} s.", markup=False)

@@ -32,6 +32,20 @@ def test_help_answers_without_torch() -> None:
     assert "audit" in done.stdout
 
 
+def test_no_command_is_answered_with_the_help_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, []) == 2
+    shown = capsys.readouterr()
+    assert "audit" in shown.out
+    assert shown.err == ""
+
+
+def test_a_file_without_the_function_says_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("from torch import nn\nfrom torch.nn import Linear\nclass Net(nn.Flatten):\n    pass\n")
+    assert run(app, ["cuts", str(file), "--data", "digits"]) == 2
+    assert f"write {file}:NAME, one of: Net\n" in capsys.readouterr().err
+
+
 def test_help_tells_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     """They stand in brackets, which a markup language would swallow."""
     run(app, ["audit", "--help"])

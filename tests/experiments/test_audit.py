@@ -97,6 +97,12 @@ def test_pictures_are_chosen_by_rank(measured: tuple[Path, AuditReport]) -> None
         assert list(shown.groups) == sorted(shown.groups, key=["worst", "most leaked", "median", "least leaked"].index)
 
 
+def test_the_worst_picture_is_the_one_whose_figure_stands_beside_it(measured: tuple[Path, AuditReport]) -> None:
+    report = measured[1]
+    for result in report.results:
+        assert report.pictures[result.key].leak[0] == pytest.approx(result.metrics["leak"].worst)
+
+
 def test_a_second_run_computes_nothing(measured: tuple[Path, AuditReport], monkeypatch: pytest.MonkeyPatch) -> None:
     store, report = measured
 

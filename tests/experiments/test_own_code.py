@@ -60,6 +60,24 @@ class Stranger:
 '''
 
 
+BROKEN = """
+from dataclasses import dataclass
+from math import nan
+from typing import ClassVar
+import torch
+from leakscope.core.attack import Attack, Prepared, Reconstruction
+from leakscope.core.threat import Access
+
+@dataclass(frozen=True)
+class Broken(Attack):
+    needs: ClassVar = frozenset({Access.FEATURES})
+    def prepare(self, view, rng):
+        return Prepared()
+    def reconstruct(self, view, prepared, seen, rng):
+        return Reconstruction(torch.ones(len(seen), *view.image_shape)MADE)
+"""
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "my.py"
@@ -84,13 +102,45 @@ def test_a_class_of_a_file_is_a_method(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("Nobody", "its classes: "), ("Stranger", "is no attack"), ("Plain", "frozen dataclass"), ("Mean:size=3", "size")],
+    [
+        ("Nobody", r"its classes: (?!.*Attack)"),
+        ("Stranger", "is no attack"),
+        ("Plain", "frozen dataclass"),
+        ("Mean:size=3", "size"),
+    ],
 )
 def test_what_is_no_attack_is_one_line(name: str, words: str, file: Path) -> None:
     with pytest.raises(UsageError, match=words):
         ATTACKS.build(f"{file}:{name}")
     with pytest.raises(UsageError, match="cannot read"):
         ATTACKS.build("nowhere.py:Mean")
+    with pytest.raises(UsageError, match=r"write .*my\.py:CLASS"):
+        ATTACKS.build(str(file))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"), [("[:1]", "shape 1 × 1 × 8 × 8, and 4 × 1 × 8 × 8"), (" * nan", "not finite")]
+)
+def test_an_attack_that_returns_nonsense_is_one_line(
+    made: str, words: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(BROKEN.replace("MADE", made))
+    options = [
+        "--data",
+        "digits",
+        "--cut",
+        "features.2",
+        "--victims",
+        "4",
+        "--epochs",
+        "0",
+        "--attack",
+        f"{file}:Broken",
+    ]
+    assert run(app, ["attack", *options, "--set", "metrics=[leak]", "--store", str(tmp_path), "--quiet"]) == 3
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
 
 
 def test_the_command_line_takes_them(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

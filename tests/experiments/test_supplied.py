@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ import leakscope
 from leakscope.core.data import DATASETS
 from leakscope.core.errors import UsageError
 from leakscope.experiments.config import AuditConfig
+from leakscope.experiments.execution import Executor
+from leakscope.experiments.grid import BenchConfig, grid_jobs
+from leakscope.experiments.jobs import portable
 from leakscope.experiments.plan import Plan, make_plan, make_plans
+from leakscope.experiments.workplace import Workplace
+from leakscope.store import Store
 
 FILE = """
 from torch import nn
@@ -73,7 +79,7 @@ def test_train_and_val_alone_leave_half_to_the_attacker(tmp_path: Path, own: dic
 
 def test_outputs_and_classes_must_agree(tmp_path: Path, own: dict[str, Any]) -> None:
     folder = _fill(tmp_path / "data", 8, 0, ("a", "b", "c"))
-    with pytest.raises(UsageError, match="scores 2 classes, the data have 3"):
+    with pytest.raises(UsageError, match=r"net\.py scores 2 classes, the data have 3 \(a, b, c\).*--private"):
         _plan(data=f"folder:{folder}", **own)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 11))
     with pytest.raises(UsageError, match="scores 11 classes, the data have 10"):
@@ -99,6 +105,28 @@ def test_folders_say_who_owns_what(tmp_path: Path, own: dict[str, Any]) -> None:
         _plan(**{**parts, "public": str(tmp_path / "other")}, **own)
     with pytest.raises(UsageError, match="--heldout"):
         _plan(public=parts["public"], **own)
+
+
+def test_another_process_sees_the_same_pictures(tmp_path: Path, own: dict[str, Any]) -> None:
+    """Folders named by option, and `train` and `val` inside one: a worker has nothing but the job's JSON."""
+    folders = (("train", 5, 0), ("val", 4, 100), ("test", 4, 200))
+    for name, count, first in folders:
+        _fill(tmp_path / "data" / name, count, first)
+    parts = {name: str(tmp_path / "data" / folder) for name, folder in (("private", "train"), ("heldout", "val"))}
+    place = Workplace(Store(tmp_path / "store"), torch.device("cpu"))
+    for settings in ({"data": f"folder:{tmp_path / 'data'}"}, parts):
+        plan = _plan(**settings, **own)
+        sent = json.loads(json.dumps(portable(plan.scene)))
+        assert Executor(place)._scene(sent).splits_digest == plan.scene.splits_digest
+        base = {**own, "data": "digits"}
+        model = base.pop("model")
+        jobs = grid_jobs(
+            BenchConfig.checked({"data": [settings], "models": [model], "attacks": ["ridge"], "base": base})
+        )
+        assert {job.key for job in jobs if job.stage == "target"} == {target.key for target in plan.targets}
+    assert plan.scene.data_name == plan.scene.short_data_name == "data/train + data/val"
+    assert not {"data", "splits"} & set(plan.resolved_config())
+    assert {job.title for job in jobs if job.stage == "target"} == {"net.py (none) at 2, seed 0"}
 
 
 def test_nobody_said_what_given_weights_were_trained_on(own: dict[str, Any], tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_an_edited_file_is_another_network(tmp_path: Path) -> None:
         ("def build(depth): return nn.Flatten()", "asks for depth"),
         ("def build(): return 3", "returns int, not a torch.nn.Module"),
         ("def build(): raise ValueError('two\\nlines')", "ValueError: two lines"),
-        ("def make(): return nn.Flatten()", "no 'build'; its functions: make"),
+        ("def make(): return nn.Flatten()", "no 'build'; write .*:NAME, one of: make$"),
         ("build = nn.Flatten()", "no function"),
         ("import not_installed_anywhere", "PYTHONPATH"),
         ("def build(:", "SyntaxError"),

@@ -13,12 +13,16 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from leakscope.core.reports import BlockRow, Blocks, BlockTable, Bound
-from leakscope.core.results import Flag, MetricInfo, Summary
-from leakscope.core.words import EVIDENCE, VERDICTS, FlagId, Verdict
+from leakscope.core.reports import BlockRow, Blocks, BlockTable, Bound, ControlReport
+from leakscope.core.results import ControlResult, Flag, MetricInfo, Summary
+from leakscope.core.words import EVIDENCE, VERDICTS, Control, FlagId, Verdict
 from leakscope.report import render_html
+from leakscope.report.controls import nearest
+from leakscope.report.flags import told
+from leakscope.report.page import Brief, render_onepage
+from leakscope.report.pictures import galleries
 from leakscope.report.summary import markdown
-from leakscope.report.targets import short_names
+from leakscope.report.targets import short_names, targets_of
 from leakscope.report.words import ACCESS, ANY, FLOORS, FRAMEWORKS, GLOSSARY, IDENTITIES, PICTURES
 
 from .sample import attack_result, sample, with_verdict
@@ -257,8 +261,8 @@ def test_blocks_and_bounds_are_drawn() -> None:
     maps = np.zeros((3, 2, 14, 14), dtype=np.uint8)
     drawn = Page(render_html(replace(audit, targets=targets), {**pictures, f"maps/{key}": maps}))
     assert drawn.open == []
-    for told in ("layer1.2", "recovered", "partly", "hidden", "16×14×14", "the noise is Gaussian", "0.100"):
-        assert told in drawn.text, told  # 78.4 nats over 784 pixels
+    for word in ("layer1.2", "recovered", "partly", "hidden", "16×14×14", "the noise is Gaussian", "0.100"):
+        assert word in drawn.text, word  # 78.4 nats over 784 pixels
 
 
 @pytest.mark.parametrize(("share", "told"), [(1.01, "beaten"), (0.9, "tight"), (0.5, "2.0 times the bound")])
@@ -333,3 +337,30 @@ def test_text_contrast_meets_wcag_aa(scheme: int) -> None:
     for ink, ground in pairs:
         dark, light = sorted((luminance(colours[ink]), luminance(colours[ground])))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, ground)
+
+
+def test_reasons_are_told_in_words_once_each() -> None:
+    report, pictures = sample()
+    where = [target.record.name for target in report.targets]
+    raised = [Flag(FlagId.LINEAR_BEATS_ALL, name) for name in where]
+    report = replace(report, flags=tuple(raised), reasons=(*(flag.reason for flag in raised), "a word of its own"))
+    assert told(report)[1:] == ("a word of its own",)
+    assert told(report)[0] == f"{raised[0].explanation} ({'; '.join(where[:3])}; and 1 more)"
+    for page in (render_html(report, pictures), render_onepage(report, pictures)):
+        assert "linear-beats-all (" not in page
+
+
+def test_the_summary_shows_the_worst_picture_of_what_is_judged() -> None:
+    """Of the defended targets: that of the undefended twin says nothing about them."""
+    report, pictures = sample()
+    targets = targets_of(report)
+    brief = Brief.of(report, targets, galleries(report, pictures))
+    assert brief.whose == next(target.name for target in targets if not target.record.undefended)
+
+
+def test_a_control_has_one_line_for_each_attack() -> None:
+    results = [ControlResult(Control.NEGATIVE, "ridge", value, 0.05, value <= 0.05) for value in (-0.8, 0.2, -0.4)]
+    report = ControlReport(Control.NEGATIVE, "what", False, 0.05, (*results, replace(results[0], attack="auto")))
+    assert [(found.attack, found.value) for found in nearest(report)] == [("ridge", 0.2), ("auto", -0.8)]
+    positive = replace(report, kind=Control.POSITIVE, results=tuple(replace(r, passed=True) for r in results))
+    assert [found.value for found in nearest(positive)] == [-0.8]

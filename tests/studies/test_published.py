@@ -22,7 +22,7 @@ from leakscope.studies.published import PAPERS, PublishedTable, beside, paper
 from leakscope.studies.reproductions import configs, configured, coverage, listed, reproduction
 from leakscope.studies.sparse_coding import CLAIMS as SCA
 from leakscope.studies.study import STUDIES
-from leakscope.studies.summary import claims_table
+from leakscope.studies.summary import claims_table, results_index
 
 from .world import World, target
 
@@ -195,4 +195,5 @@ def test_a_paper_without_figures_says_so(tmp_path: Path) -> None:
     lines = claims_table(tmp_path).splitlines()
     assert len(lines) == 2 + len(PAPERS)
     assert all("to be run again" in line for line in lines[2:])
+    assert results_index(tmp_path).count("Not run under the present rules") == len(PAPERS)
     assert Pick().title == "none"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,8 @@ from leakscope.studies.mixcon import MixConStudy
 from leakscope.studies.peel import PeelStudy
 from leakscope.studies.records import Part
 from leakscope.studies.sparse_coding import SparseCodingStudy
-from leakscope.studies.study import Runs, Study, draw_page, part_name, read_part, write_study
-from leakscope.studies.summary import claims_table
+from leakscope.studies.study import Runs, Study, draw_page, part_name, read_page, read_part, write_study
+from leakscope.studies.summary import claims_table, results_index
 
 from .samples import runs_of
 
@@ -85,6 +87,15 @@ def test_the_part_is_named_after_the_data(tmp_path: Path) -> None:
     assert published["Table 3", "vanilla", "ssim"].verdict == "not run"  # no search
     assert "| MixCon | 0" not in claims_table(tmp_path)
     assert "2 data sets, 1 seeds, 4 victims" in claims_table(tmp_path)
+    index = results_index(tmp_path)
+    assert "**How sure:** 2 data sets, 1 seeds, 4 victims" in index
+    picture = re.findall(r"!\[.+\]\((.+)\)", index)
+    assert len(picture) == 1, "one picture for the one paper that has been run"
+    assert (tmp_path / picture[0]).is_file()
+    verdicts = Counter(claim.verdict for part in read_page(tmp_path / "mixcon") for claim in part.claims)
+    assert f"**Held: {verdicts[Ruled.HOLDS]}**" in index
+    assert f"**Did not hold: {verdicts[Ruled.DOES_NOT_HOLD]}**" in index
+    assert f"**Cannot tell: {verdicts[Ruled.CANNOT_TELL]}**" in index
 
 
 def test_points_drawn_anew_for_each_seed_are_one_row(tmp_path: Path) -> None:

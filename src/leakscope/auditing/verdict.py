@@ -123,7 +123,7 @@ def judge(
     flags = list(flags)
     judged = [group for group in groups if not group.undefended] or list(groups)
     keys = {key for group in judged for key in group.targets}
-    blocking = tuple(sorted({f"{flag.id} ({flag.where})" for flag in flags if flag.blocks}))
+    blocking = tuple(sorted({flag.reason for flag in flags if flag.blocks}))
     worst = max(judged, key=lambda group: group.leak.mean)
     share = max(worst.leak.mean, 0)
     said = found.format(share=f"{share:.0%}", target=worst.name, twin=_twin(worst, targets, groups))

@@ -56,6 +56,8 @@ def export(
 
       leakscope export 3f2a9c41 --out zoo/digits
 
+      leakscope export 3f2a9c41 --out deployed --weights own.pt --allow-code
+
       leakscope audit --model path:zoo/digits --data digits
     """
     from leakscope.experiments.export import export_target

@@ -58,18 +58,28 @@ def cuts(
     resize: Resize = None,
     json_: Json = False,
 ) -> int:
-    """List every layer where a network can be cut, with its feature shape and the client's share of compute."""
+    """List every layer where a network can be cut, with its feature shape and the client's share of compute.
+
+    Examples:
+
+      leakscope cuts lenet5
+
+      leakscope cuts mine.py:build --data folder:photos
+    """
     from leakscope.core import seeds
+    from leakscope.core.data import UNLABELLED
     from leakscope.core.model import cuts as find_cuts
-    from leakscope.experiments.config import AuditConfig, load_data
+    from leakscope.experiments.config import AuditConfig, load_data, load_parts
     from leakscope.models.resolve import instantiate, resolve
 
     given = settings_of({"data": data, "data_root": data_root, "resize": resize}, None)
     config = AuditConfig.read(None, given)
     architecture = resolve(model)
-    pictures = load_data(config, config.data_root)
+    parts = load_parts(config, config.data_root)  # `train` and `val` in a folder are no classes
+    pictures = load_data(config, config.data_root) if parts is None else parts[0]
+    classes = () if pictures.classes == UNLABELLED else pictures.classes
     with seeds.ambient(0, "cuts"):
-        network = instantiate(architecture, pictures.shape, len(pictures.classes))
+        network = instantiate(architecture, pictures.shape, len(classes), classes)
     found = find_cuts(network, pictures.images[:2], architecture.normalization())
     if json_:
         print_json([vars(cut) for cut in found])

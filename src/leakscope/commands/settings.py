@@ -102,7 +102,7 @@ def _shown(plan: Any, device: str) -> dict[str, Any]:
     return {
         "data": f"{scene.short_data_name}: {len(splits.private)} private, {len(splits.heldout)} held out, "
         f"{len(splits.public)} public, {len(scene.first_victims)} victims",
-        "model": label(scene.architecture),
+        "model": scene.network_name,
         "cuts": plan.cuts,
         "defenses": [label(defense) for defense in plan.defenses],
         "attacks": [label(attack) for attack in plan.attacks],
@@ -119,6 +119,8 @@ def show_plan(plan: Any, as_json: bool, device: str = "auto") -> int:
     if as_json:
         print_json(shown)
     else:
+        # How much is worked on at once is for machines with little memory; the memory itself is told further below.
+        shown["at once"] = shown.pop("memory")
         for name, value in shown.items():
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
             if name == "added" and text:

@@ -78,9 +78,16 @@ def class_from(text: str) -> type[Any]:
     module = _module(Path(path))
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        classes = sorted(key for key, value in vars(module).items() if isinstance(value, type))
-        raise UsageError(f"{path} has no class {name!r}; its classes: {', '.join(classes) or 'none'}")
+        raise UsageError(f"{path} has no class {name!r}; its classes: {', '.join(_classes(module)) or 'none'}")
     return found
+
+
+def _classes(module: ModuleType) -> list[str]:
+    """Those written in the file, not imported there."""
+    own = (
+        key for key, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+    )
+    return sorted(own)
 
 
 def function_from(text: str) -> Callable[..., Any]:

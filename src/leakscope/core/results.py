@@ -123,10 +123,13 @@ class Method:
             "asked": "name",
             "http": "url",
         }.get(self.kind)
-        value = None if named is None else self.settings.get(named)
+        value = None if named is None else self.settings.get(named, self.unusual.get(named))
         if not isinstance(value, str) or not value:
             return self.label
-        return PurePath(value).name if named == "path" else value
+        if named != "path":
+            return value
+        factory = self.settings.get("factory", "build")
+        return PurePath(value).name + ("" if factory == "build" else f":{factory}")
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,11 @@ class Flag:
     id: FlagId
     where: str
     result: str | None = None  # key of the result it casts doubt on
+
+    @property
+    def reason(self) -> str:
+        """As a verdict names it."""
+        return f"{self.id} ({self.where})"
 
     @property
     def severity(self) -> Severity:

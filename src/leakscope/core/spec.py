@@ -230,7 +230,9 @@ class Kind(Generic[T]):
         if self.base is None:
             raise UsageError(f"a {self.name} cannot be given as a class or a file; choose from: {', '.join(self)}")
         if not issubclass(cls, self.base):
-            raise UsageError(f"{cls.__name__} is no {self.name}; let it inherit from {self.base.__module__}")
+            raise UsageError(
+                f"{cls.__name__} is no {self.name}; let it inherit from {self.base.__module__}.{self.base.__name__}"
+            )
         if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise UsageError(f"{cls.__name__} must be a frozen dataclass: put @dataclass(frozen=True) above it")
         wanting = [name for name in ("needs",) if name in self.base.__annotations__ and not hasattr(cls, name)]
@@ -250,6 +252,8 @@ class Kind(Generic[T]):
         if parted(name) is not None:
             return self._from_file(name)
         classes = self._load()
+        if name not in classes and name.endswith(".py") and self.base is not None:
+            raise UsageError(f"{name} names a file, not what is in it; write {name}:CLASS")
         if name not in classes:
             raise unknown(self.name, name, classes)
         return classes[name]

@@ -50,6 +50,7 @@ from leakscope.experiments.reading import flagged, read_controls, read_result, r
 from leakscope.experiments.scene import Scene, threat_record
 from leakscope.experiments.stages import SCALE, read_rebuilt, summaries, values_of
 from leakscope.experiments.submissions import outside_results
+from leakscope.stats.summaries import own_leaks
 from leakscope.store import Store
 
 #: Pictures shown at each end and in the middle of the ranking.
@@ -315,7 +316,10 @@ def _pictures(
         return {}, {}
     described, tensors = {}, {}
     for result in results:
-        leak = values_of(store, result)["leak"]
+        values = values_of(store, result)
+        leak, scale = values["leak"], values.get(SCALE)
+        if scale is not None and float(scale.sum()) > 0:  # each against its own class mean, as `worst` is
+            leak = torch.from_numpy(own_leaks(leak.double().numpy(), scale.double().numpy()))
         shown, index = _chosen(leak)
         described[result.key] = shown
         guess = read_rebuilt(store, result.reconstruction).images

@@ -37,6 +37,7 @@ def card(record: TargetRecord, hashes: Mapping[str, str], results: Sequence[Atta
     shape = numbers.shape(record.input_shape)
     randomness = ", with fresh randomness every time" if record.random_release else ""
     protected = "It has no defence." if defense == "none" else f"Its defence is `{defense}`."
+    trusted = ",trust_code=true" if CODE in hashes else ""
     blocks = [
         f"---\n{yaml.safe_dump(_front(record), sort_keys=False, allow_unicode=True)}---",
         f"# {model}, cut at `{markdown_code(record.cut)}`, defence `{defense}`",
@@ -51,7 +52,7 @@ def card(record: TargetRecord, hashes: Mapping[str, str], results: Sequence[Atta
         f"| key | `{record.key}` |\n"
         f"| weights, SHA-256 | `{hashes[WEIGHTS]}` |",
         f"## Use\n\n```python\n{example(record).split(chr(10), 2)[2].replace('Path(__file__).parent', repr('FOLDER'))}"
-        "```\n\n```bash\nleakscope audit --model path:FOLDER --data …\n```\n\n"
+        f"```\n\n```bash\nleakscope audit --model path:FOLDER{trusted} --data …\n```\n\n"
         f"The first is `{EXAMPLE}`. {_executed(hashes)}",
         "## Inversion leakage",
         *([f"**{markdown(verdict)}**"] if verdict else []),

@@ -15,7 +15,7 @@ from leakscope.core import yaml_text
 from leakscope.core.data import DATASETS, ImageSet
 from leakscope.core.errors import UsageError
 from leakscope.core.shipped import configuration_at
-from leakscope.core.spec import describe, has_odd_number
+from leakscope.core.spec import describe, digest, has_odd_number
 from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.folder import Folder, located
 from leakscope.data.images import checked, resized
@@ -29,6 +29,8 @@ from leakscope.experiments.training import Training
 Spec = str | dict[str, Any]
 #: A variant's name is the name of a folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+#: Data sets that are in memory at a time.
+_READ = 2
 Source = Literal["heldout", "private", "both"]
 
 
@@ -146,6 +148,12 @@ class AuditConfig(BaseModel):
     def chosen_victims(self) -> Victims:
         """How many, and from which pictures."""
         return self.victims if isinstance(self.victims, Victims) else Victims.model_validate({"count": self.victims})
+
+    @property
+    def own_parts(self) -> dict[str, Spec]:
+        """Folders named by option, in place of `data`."""
+        named = {"private": self.private, "heldout": self.heldout, "public": self.public}
+        return {name: spec for name, spec in named.items() if spec is not None}
 
     @property
     def first_seed(self) -> int:
@@ -277,6 +285,21 @@ def load_data(config: AuditConfig, data_root: Path | None) -> ImageSet:
     return _loaded(config.data, config, data_root)
 
 
+def shared_pictures(config: AuditConfig, read: dict[str, ImageSet], where: str = "") -> ImageSet | None:
+    """The pictures as `load_data` reads them, once for all audits that share `read`.
+
+    None where folders say whose pictures are whose: each audit then reads its parts.
+    """
+    if parts_named(config):
+        return None
+    source = digest([where, config.data, config.resize, str(config.data_root)])
+    if source not in read:
+        while len(read) >= _READ:
+            del read[next(iter(read))]
+        read[source] = load_data(config, config.data_root)
+    return read[source]
+
+
 def _loaded(spec: Spec, config: AuditConfig, data_root: Path | None) -> ImageSet:
     if isinstance(spec, str) and Path(spec).expanduser().is_dir():
         spec = {"kind": "folder", "path": spec}
@@ -286,9 +309,7 @@ def _loaded(spec: Spec, config: AuditConfig, data_root: Path | None) -> ImageSet
 
 def parts_named(config: AuditConfig) -> dict[str, Spec]:
     """Whose pictures are where, if options or the folder's own `train`, `val` and `test` say so."""
-    parts: dict[str, Spec] = {
-        name: spec for name in ("private", "heldout", "public") if (spec := getattr(config, name)) is not None
-    }
+    parts = config.own_parts
     if parts or config.data == "given" or config.split_index is not None or "splits" in config.model_fields_set:
         return parts
     source = DATASETS.build(config.data)

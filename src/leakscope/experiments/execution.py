@@ -12,7 +12,7 @@ from leakscope.core.results import to_json
 from leakscope.core.spec import Plain, digest
 from leakscope.experiments.blocks import keep_blocks
 from leakscope.experiments.bounds import keep_bound
-from leakscope.experiments.config import AuditConfig, load_data
+from leakscope.experiments.config import AuditConfig, shared_pictures
 from leakscope.experiments.experiment import Experiment, TargetSpec
 from leakscope.experiments.floors import floors_key
 from leakscope.experiments.job import Job
@@ -48,12 +48,9 @@ class Executor:
             if Path(config["folder"]).is_dir():
                 os.chdir(config["folder"])
             audit = AuditConfig.checked(config["audit"])
-            source = digest([config["folder"], audit.data, audit.resize, str(audit.data_root)])
-            if source not in self._pictures:
-                _forget(self._pictures, 2)
-                self._pictures[source] = load_data(audit, audit.data_root)
+            pictures = shared_pictures(audit, self._pictures, config["folder"])
             _forget(self._scenes, 4)
-            self._scenes[identity] = Scene.load(audit, data=self._pictures[source])
+            self._scenes[identity] = Scene.load(audit, data=pictures)
         return self._scenes[identity]
 
     def target(self, scene: Scene, spec: TargetSpec) -> Target:
@@ -118,6 +115,6 @@ _STAGES: dict[str, Callable[[Executor, Scene, Experiment, Job], None]] = {
 }
 
 
-def _forget(cache: dict[str, object] | dict[str, Scene] | dict[str, ImageSet] | dict[str, Target], keep: int) -> None:
+def _forget(cache: dict[str, Scene] | dict[str, Target], keep: int) -> None:
     while len(cache) >= keep:
         del cache[next(iter(cache))]

@@ -44,7 +44,7 @@ def export_target(
     record = _target(store, key)
     if set(record.model.kinds) & NOT_PORTABLE:
         raise UsageError(
-            f"{record.model.label} is no architecture of Leakscope's, so others could not build it; "
+            f"{record.model.plain} is no architecture of Leakscope's, so others could not build it; "
             "give it as a file, --model FILE.py:FACTORY, and its source goes with it"
         )
     if names_code(record.defense.settings) or names_code(record.identity.get("defense")):
@@ -53,11 +53,8 @@ def export_target(
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is not empty; choose a new folder with --out")
-    if record.trained is None and code_in(record.identity) and not allow_code:
-        raise UsageError(
-            f"{record.model.label} was not trained here, so its code has to run again to get its weights; "
-            "read it, and add --allow-code if it is yours"
-        )
+    if record.trained is None:
+        _require_what_it_was_built_from(record, weights, allow_code)
     state = _state(store, record, weights)
     results = [entry.result for entry in read_entries(store) if entry.target.key == record.key]
     incoming = out.with_name(f".{out.name}.{uuid.uuid4().hex}")
@@ -85,6 +82,18 @@ def export_target(
     return out
 
 
+def _require_what_it_was_built_from(record: TargetRecord, weights: Path | None, allow_code: bool) -> None:
+    """A target that was not trained here is built again; all that this takes is asked for in one line."""
+    given = TargetSpec.from_plain(record.identity).weights
+    missing = []
+    if given is not None and (weights is None or file_digest(weights) != given):
+        missing.append("name the file that it was given its weights in with --weights")
+    if code_in(record.identity) and not allow_code:
+        missing.append("add --allow-code if its code, which has to run again, is yours")
+    if missing:
+        raise UsageError(f"{record.model.plain} was not trained here; {', and '.join(missing)}")
+
+
 def _target(store: Store, key: str) -> TargetRecord:
     """The target with this key, or that a result with this key was got from."""
     entry = store.find(key, kinds=("target", "trained", "result"))
@@ -108,8 +117,6 @@ def _state(store: Store, record: TargetRecord, weights: Path | None) -> dict[str
             raise UsageError("its weights are no longer in the store; run the command that trained it again")
         return trained.tensors()
     spec = TargetSpec.from_plain(record.identity)
-    if spec.weights is not None and (weights is None or file_digest(weights) != spec.weights):
-        raise UsageError("it was given its weights in a file; name that file with --weights")
     split = build_split(
         MODELS.build(spec.model), spec.cut, spec.defense, example=torch.zeros(2, *record.input_shape),
         classes=len(record.classes), seed=record.seed, weights=weights,

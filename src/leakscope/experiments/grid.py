@@ -14,8 +14,8 @@ from leakscope.core.attack import ATTACKS
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import build_defense
 from leakscope.core.errors import UsageError
-from leakscope.core.spec import digest, label
-from leakscope.experiments.config import AuditConfig, Spec, layered, load_data, preset, read_yaml
+from leakscope.core.spec import label
+from leakscope.experiments.config import AuditConfig, Spec, layered, preset, read_yaml, shared_pictures
 from leakscope.experiments.grid_budgets import Budgets
 from leakscope.experiments.job import Job, shared
 from leakscope.experiments.jobs import plan_jobs
@@ -148,11 +148,8 @@ def grid_jobs(config: BenchConfig) -> list[Job]:
     jobs: list[Job] = []
     problems = []
     for threat, audit in config.audits():
-        source = digest([audit.data, audit.resize, str(audit.data_root)])
         try:
-            if source not in pictures:
-                pictures[source] = load_data(audit, audit.data_root)
-            plan = make_plan(audit, data=pictures[source])
+            plan = make_plan(audit, data=shared_pictures(audit, pictures))
         except UsageError as error:
             problems.append(f"{_name(audit.data)} with {audit.model} under {threat}: {error} (or exclude it)")
             continue

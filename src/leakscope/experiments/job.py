@@ -20,7 +20,7 @@ Stage = Literal["judge", "target", "prepare", "attack", "control", "check", "flo
 
 @dataclass(frozen=True)
 class Named:
-    """Display names of a job, used by filters and nothing else."""
+    """Display names of a job: for people and for filters."""
 
     data: str
     model: str
@@ -30,10 +30,11 @@ class Named:
     seed: int
     attack: str | None = None
     kind: str | None = None  # of the attack, without its settings
+    network: str = ""  # how people call the model
 
     @property
     def title(self) -> str:
-        target = f"{self.model} ({self.defense}) at {self.cut}, seed {self.seed}"
+        target = f"{self.network or self.model} ({self.defense}) at {self.cut}, seed {self.seed}"
         return f"{self.attack} on {target}" if self.attack else target
 
 

@@ -63,7 +63,7 @@ class _Jobs:
         name = Named(
             self.scene.short_data_name, label(self.scene.architecture), self.threat, target.cut,
             label(target.defense), target.seed, None if attack is None else label(attack),
-            None if attack is None else attack.kind_name,
+            None if attack is None else attack.kind_name, self.scene.network_name,
         )  # fmt: skip
         return replace(name, **changed)
 
@@ -141,9 +141,10 @@ class _Jobs:
 def portable(scene: Scene) -> Plain:
     """A configuration that means the same in another process: paths absolute, the working folder named."""
     left_out = {"scales", "variants", "study", "results", "gate"}
-    plain: Plain = scene.config.model_dump(mode="json", exclude=left_out)
+    # Only what was said: a default that is written out would count as asked for (`splits`, `threat.access`).
+    plain: Plain = scene.config.model_dump(mode="json", exclude=left_out, exclude_unset=True)
     plain["goal"] = scene.goal.kind_name
     for name in ("data_root", "weights", "split_index"):
-        if plain[name] is not None:
+        if plain.get(name) is not None:
             plain[name] = str(Path(plain[name]).absolute())
     return {"folder": str(Path.cwd()), "audit": plain}

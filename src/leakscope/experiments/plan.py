@@ -20,9 +20,9 @@ from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.reports import LeftOut
 from leakscope.core.results import Direction
-from leakscope.core.spec import Plain, describe, digest, label
+from leakscope.core.spec import Plain, describe, label
 from leakscope.core.threat import ThreatModel
-from leakscope.experiments.config import AuditConfig, load_data, parts_named
+from leakscope.experiments.config import AuditConfig, shared_pictures
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.gate_reach import out_of_range, unreachable
 from leakscope.experiments.goal import GOALS, Goal
@@ -76,9 +76,10 @@ class Plan:
     def resolved_config(self) -> Plain:
         """The configuration as it was run, every default written out."""
         source = {} if self.config._source is None else {"source": str(self.config._source)}
+        unused = ("data", "splits") if self.config.own_parts else ()  # folders took their place
         return {
             **source,
-            **self.config.model_dump(mode="json", exclude={"scales", "variants"}),
+            **self.config.model_dump(mode="json", exclude={"scales", "variants", *unused}),
             "cuts": self.cuts,
             "seeds": self.seeds,
             "defenses": [describe(defense) for defense in self.defenses],
@@ -93,11 +94,8 @@ def make_plans(configs: Mapping[str, AuditConfig]) -> dict[str, Plan]:
     read: dict[str, ImageSet] = {}
     plans = {}
     for name, config in configs.items():
-        source = digest([config.data, config.resize, str(config.data_root)])
         try:
-            if source not in read and not parts_named(config):
-                read[source] = load_data(config, config.data_root)
-            plans[name] = make_plan(config, data=None if parts_named(config) else read[source])
+            plans[name] = make_plan(config, data=shared_pictures(config, read))
         except UsageError as error:
             raise UsageError(f"variant {name}: {error}" if name else str(error)) from None
     return plans
@@ -288,7 +286,7 @@ def _checked_cuts(scene: Scene) -> list[str]:
         wanted = [min(found.values(), key=lambda cut: abs(cut.compute - 0.2)).name]
     if not wanted:
         raise UsageError(
-            f"{label(scene.architecture)} has no layer where it can be cut in two; give its parts layers of their "
+            f"{scene.network_name} has no layer where it can be cut in two; give its parts layers of their "
             "own, or audit its answers alone: leakscope.audit(a function from pictures to scores, …)"
         )
     for cut in wanted:
@@ -296,9 +294,7 @@ def _checked_cuts(scene: Scene) -> list[str]:
             near = difflib.get_close_matches(cut, found, n=3, cutoff=0.4) or list(found)[:8]
             names = {name for name, _ in scene.network().named_modules()}
             reason = "does not separate the network" if cut in names else "is no layer"
-            raise UsageError(
-                f"{label(scene.architecture)}: {cut!r} {reason}; cuts: {', '.join(near)} (see `leakscope cuts`)"
-            )
+            raise UsageError(f"{scene.network_name}: {cut!r} {reason}; cuts: {', '.join(near)} (see `leakscope cuts`)")
     return list(wanted)
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import PurePath
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from leakscope.core.defense import Defense
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Scored
 from leakscope.core.model import Cut, SplitModel, cuts
-from leakscope.core.results import ThreatRecord
+from leakscope.core.results import Method, ThreatRecord
 from leakscope.core.spec import Plain, describe, label
 from leakscope.core.threat import Access, ThreatModel
 from leakscope.data.images import checked
@@ -125,13 +126,22 @@ class Scene:
     def data_name(self) -> str:
         """How tables call the data."""
         try:
-            name = label(DATASETS.build(self.config.data))
+            name = self.short_data_name if self.config.own_parts else label(DATASETS.build(self.config.data))
         except UsageError:  # pictures handed over in Python have no name to ask for
             name = self.short_data_name
         return name if self.config.resize is None else f"{name}, {self.config.resize} px"
 
     @property
+    def network_name(self) -> str:
+        """How people call the network: never `file:path=…`."""
+        return Method.of(self.architecture).plain
+
+    @property
     def short_data_name(self) -> str:
+        parts = self.config.own_parts.values()
+        if parts:
+            # By folder and parent: where on whose disk they lie is nobody else's business.
+            return " + ".join(_short(spec) if isinstance(spec, str) else label(DATASETS.build(spec)) for spec in parts)
         return self.config.data if isinstance(self.config.data, str) else str(self.config.data.get("kind"))
 
     @cached_property
@@ -168,7 +178,8 @@ class Scene:
 
     def network(self) -> nn.Module:
         """The network, whole and undefended, before any weights that were given: for looking at its layers."""
-        return instantiate(self.architecture, self.splits.private.shape, self.outputs)
+        private = self.splits.private
+        return instantiate(self.architecture, private.shape, self.outputs, private.classes)
 
     @property
     def outputs(self) -> int:
@@ -189,6 +200,10 @@ class Scene:
             model = self.network().eval()
         found = cuts(model, self.splits.public.images[:2], self.architecture.normalization())
         return {cut.name: cut for cut in found}
+
+
+def _short(path: str) -> str:
+    return "/".join(PurePath(path).parts[-2:])
 
 
 def threat_of(config: AuditConfig, architecture: Architecture) -> ThreatModel:

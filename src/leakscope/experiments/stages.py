@@ -14,7 +14,7 @@ from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
 from leakscope.core.devices import brought
-from leakscope.core.errors import UsageError
+from leakscope.core.errors import RunFailed, UsageError
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import (
@@ -84,9 +84,7 @@ def _trained(scene: Scene, spec: TargetSpec, split: SplitModel, training: Traini
                 _begin_with(_started(scene, spec.start, training.start, place), split)
             elif scene.config.pretraining is not None:
                 _begin_with_public_classes(scene, spec, split, place)
-            progress.say(
-                f"training {label(scene.architecture)} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}"
-            )
+            progress.say(f"training {scene.network_name} ({label(spec.defense)}) at {spec.cut}, seed {spec.seed}")
 
             def keep(epoch: int, network: SplitModel, history: History) -> None:
                 record = {"plan": run.plain(), "history": vars(history), "notes": {"stopped_after": epoch}}
@@ -131,7 +129,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
     rng = seeds.generator(spec.seed, "target", "accuracy", device=device)
     scores = predict(split, heldout.images, rng, device)
     if not torch.isfinite(scores).all():
-        raise UsageError(f"{label(scene.architecture)} gives scores that are NaN or infinite; give it other weights")
+        raise UsageError(f"{scene.network_name} gives scores that are NaN or infinite; give it other weights")
     sample = heldout.images[:256].to(device)
     released = split.release(sample, rng)
     again = split.release(sample[:8], seeds.generator(1, "again", device=device))
@@ -283,10 +281,8 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
             progress.say(f"{label(case.attack)}: rebuilding {len(case.victims)} pictures")
             seen = case.observe(place.device)
             guess = case.attack.reconstruct(view, prepared, seen, case.rng("reconstruct", place.device))
-            images = guess.images.detach().float().cpu()
+            images = _checked(case, guess.images)
             read = case.scene.goal.read(case.target.split, case.victims, seen)
-            if not torch.isfinite(images).all():
-                raise FloatingPointError(f"{label(case.attack)} returned pictures that are not finite")
             found = guess.diagnostics.spent(
                 queries=view.budget.spent,
                 seconds=prepared.diagnostics.seconds + time.monotonic() - started,
@@ -296,6 +292,20 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
             kept = {"guess": images.clamp(0, 1) if case.victims.pixels else images}
             place.store.put("attack", key, record, kept if read is None else {**kept, "read": read.cpu()})
     return read_rebuilt(place.store, key)
+
+
+def _checked(case: Case, images: Tensor) -> Tensor:
+    """What an attack returned, on the processor; one of a user's may return anything."""
+    name, wanted = label(case.attack), case.victims.images.shape
+    several = case.attack.goal == "identities"  # of each identity any number
+    rows = len(images) % len(case.victims) if several else len(images) - len(case.victims)
+    if images.shape[1:] != wanted[1:] or rows != 0 or not len(images):
+        got, asked = (" × ".join(map(str, shape)) for shape in (images.shape, wanted))
+        raise RunFailed(f"{name} returned pictures of shape {got}, and {asked} were asked of it; mend the attack")
+    images = images.detach().float().cpu()
+    if not torch.isfinite(images).all():
+        raise RunFailed(f"{name} returned pictures that are not finite; mend the attack, or take another")
+    return images
 
 
 def read_rebuilt(store: Store, key: str) -> Rebuilt:

@@ -8,7 +8,10 @@ from pathlib import Path
 from leakscope.core.errors import UsageError
 
 _PYTHON = "give the Python code that builds it, --model FILE.py:FACTORY"
-_WEIGHTS = f"holds weights and no code to build a network from them; {_PYTHON}, and this file as --weights"
+_WEIGHTS = (
+    "may hold weights; code to build a network, if a pickle has any, is not run. Give the Python code that builds it, "
+    "--model FILE.py:FACTORY, and the file of its model.state_dict() as --weights"
+)
 _SCRIPT = (
     "is TorchScript, whose layers run inside its own interpreter, where features at a cut cannot be read or changed; "
     f"{_PYTHON}, and its weights as safetensors, saved where you trust it"

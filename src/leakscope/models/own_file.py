@@ -81,9 +81,10 @@ class OwnFile(Architecture):
         module = self._execute()
         factory = getattr(module, self.factory, None)
         if factory is None:
-            functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+            own = [name for name, value in vars(module).items() if _builds(value, module)]
             raise UsageError(
-                f"{self.path} has no {self.factory!r}; its functions: {', '.join(sorted(functions)) or 'none'}"
+                f"{self.path} has no {self.factory!r}; "
+                + (f"write {self.path}:NAME, one of: {', '.join(sorted(own))}" if own else "it defines no function")
             )
         if not callable(factory) or isinstance(factory, nn.Module):
             raise UsageError(f"{self.path}:{self.factory} is no function; write def build(): return the network")
@@ -108,6 +109,13 @@ class OwnFile(Architecture):
             remedy = "put its folder on PYTHONPATH" if isinstance(error, ImportError) else "mend the file"
             raise UsageError(f"{self.path} cannot be imported: {_one_line(error)}; {remedy}") from None
         return module
+
+
+def _builds(value: object, module: ModuleType) -> bool:
+    """Whether it may build a network: a function or a network's class, written in the file itself."""
+    if getattr(value, "__module__", None) != module.__name__:
+        return False
+    return inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, nn.Module))
 
 
 def _one_line(error: BaseException) -> str:

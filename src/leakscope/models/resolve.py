@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from leakscope.core.calls import calling
 from leakscope.core.errors import UsageError, ended_by
 from leakscope.core.memory import allocating, require_room
 from leakscope.core.model import scores_of
+from leakscope.core.results import Method
 from leakscope.models.architecture import MODELS, Architecture, normalization_from
 from leakscope.models.formats import model_file
 
@@ -62,15 +63,18 @@ def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, i
     require_room(size, f"{name} with {size // 4:.2g} weights", "make it narrower or the pictures smaller")
 
 
-def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+def instantiate(
+    architecture: Architecture, image_shape: tuple[int, int, int], classes: int, called: Sequence[str] = ()
+) -> nn.Module:
     """The network with fresh weights from the ambient generator, once it has been seen to read such pictures.
 
-    With `classes` 0 it may return any tensor with one entry per picture; only networks that bring their outputs can.
+    `called` are the names of the classes, for a message. With `classes` 0 the network may return any tensor with one
+    entry per picture; only networks that bring their outputs can.
 
     One forward pass in eval mode, which also gives lazy layers their shapes: what does not fit is the
     user's to mend, and better known before anything is trained.
     """
-    name = architecture.kind_name
+    name = Method.of(architecture).plain
     if classes == 0 and not architecture.trained:
         raise UsageError(
             f"{name} is built for a number of classes, and these pictures have none; give a network of your own, "
@@ -104,7 +108,11 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
         )
     if scores.shape[1] != classes:
         raise UsageError(
-            f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many, or give data "
-            "with its classes"
+            f"{name} scores {scores.shape[1]} classes, the data have {classes}{_some(called)}; build it for as many, "
+            "give data with its classes, or name folders that are parts with --private, --heldout and --public"
         )
     return model.train()
+
+
+def _some(names: Sequence[str]) -> str:
+    return f" ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})" if names else ""

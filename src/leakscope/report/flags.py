@@ -65,3 +65,23 @@ def causes(report: AuditReport) -> list[FlagGroup]:
                 shared = {str(flag.id) for flag in best.flags}
                 beaten[result.key] = frozenset(str(flag.id) for flag in result.flags) - shared
     return flag_groups(report.flags, beaten)
+
+
+#: Places that are named after a reason; all of them stand among the flags.
+_PLACES = 3
+
+
+def told(report: AuditReport) -> tuple[str, ...]:
+    """The reasons of the verdict in words: a flag by what it means, once, with where it was raised."""
+    raised = {flag.reason: flag for flag in report.flags if flag.blocks}
+    places: dict[str, list[str]] = {}
+    for reason in report.reasons:
+        flag = raised.get(reason)
+        own = places.setdefault(reason if flag is None else FLAGS[flag.id].explanation, [])
+        own += [] if flag is None else [flag.where]
+    return tuple(f"{text} ({_listed(where)})" if where else text for text, where in places.items())
+
+
+def _listed(where: list[str]) -> str:
+    more = len(where) - _PLACES
+    return "; ".join(where[:_PLACES]) + (f"; and {more} more" if more > 0 else "")

@@ -18,7 +18,8 @@ from leakscope.core.reports import AuditReport
 from leakscope.core.results import AttackResult, Summary
 from leakscope.report import numbers, templating, words
 from leakscope.report.blocks import sheets
-from leakscope.report.flags import causes
+from leakscope.report.controls import AT_MOST, nearest
+from leakscope.report.flags import causes, told
 from leakscope.report.outline import outline
 from leakscope.report.pictures import Galleries, Pair, galleries
 from leakscope.report.plot import Curve, bar, curve, curve_words, marks_of, scatter
@@ -41,6 +42,8 @@ def _templates() -> Environment:
     for read in readings:
         environment.filters[read.__name__] = read
     environment.filters["outline"] = outline
+    environment.filters["nearest"] = nearest
+    environment.globals["at_most"] = AT_MOST
     environment.filters["slug"] = slug
     environment.filters["breakable"] = breakable
     environment.filters["sentence"] = words.sentence
@@ -79,11 +82,12 @@ def _recovered(target: Target) -> float:
 
 @dataclass(frozen=True)
 class Brief:
-    """What the summary on one page shows: the targets that leaked most, and the worst picture of all."""
+    """What the summary on one page shows: the targets that leaked most, and the worst picture of what is judged."""
 
     targets: list[Target]
     more: int
     worst: Pair | None
+    whose: str  # the target that gave it away
     reasons: tuple[str, ...]
     command: str
     use: str  # what is beside leak: accuracy, or what was measured in its place
@@ -91,11 +95,16 @@ class Brief:
     @classmethod
     def of(cls, report: AuditReport, targets: list[Target], shown: Galleries) -> Brief:
         ranked = sorted(targets, key=_recovered, reverse=True)
-        pairs = [pair for target in targets if target.strongest and (pair := shown.worst(target.strongest.key))]
+        judged = [target for target in targets if not target.record.undefended] or targets
+        pairs = [
+            (pair.leak, target.name, pair)
+            for target in judged
+            if target.strongest and (pair := shown.worst(target.strongest.key))
+        ]
         command = report.command if len(report.command) <= LONGEST else report.command[:LONGEST] + " …"
         use = next((target.record.use for target in targets), "accuracy")
-        worst = max(pairs, key=lambda pair: pair.leak, default=None)
-        return cls(ranked[:BRIEF], len(ranked[BRIEF:]), worst, report.reasons[:3], command, use)
+        _, whose, worst = max(pairs, key=lambda found: found[0], default=(0.0, "", None))
+        return cls(ranked[:BRIEF], len(ranked[BRIEF:]), worst, whose, told(report)[:3], command, use)
 
 
 def render_html(report: AuditReport, pictures: Mapping[str, NDArray[np.uint8]]) -> str:
@@ -148,6 +157,7 @@ def _rendered(template: str, report: AuditReport, pictures: Mapping[str, NDArray
         floors=_floors(report, oracles=False),
         oracles=_floors(report, oracles=True),
         flags=causes(report),
+        reasons=told(report),
     )
 
 

@@ -21,6 +21,8 @@ from leakscope.store.care import rooms
 _PROCESS, _RECORD = 600 * 2**20, 10_000
 #: Copies of the pictures, and of the weights with their gradients and optimiser, that are in memory at a time.
 _PICTURES, _WEIGHTS = 4, 8
+#: Columns above which linear attacks sketch features.
+_WIDEST = 16384
 #: Of a picture of MNIST, for which seconds are guessed.
 _USUAL_NUMBERS = 784
 
@@ -82,6 +84,11 @@ def _numbers(plan: Plan) -> int:
     return math.prod(plan.scene.splits.public.shape)
 
 
+def _columns(plan: Plan) -> int:
+    """Of what a linear attack reads: the features of the largest cut, sketched where they are many."""
+    return min(max(math.prod(plan.scene.cuts[cut].shape) for cut in plan.cuts), _WIDEST)
+
+
 def _weights(plan: Plan) -> int:
     """Bytes of the network."""
     tensors = plan.scene.network().state_dict().values()
@@ -97,7 +104,9 @@ def _disk(plans: Sequence[Plan], jobs: Sequence[Job], store: Store | None) -> in
     """What entries of a kind take on average in this store; else by the size of pictures and weights."""
     weights = max(_weights(plan) for plan in plans)
     guesses = max(len(plan.scene.first_victims) * _numbers(plan) * 4 for plan in plans)
-    size = {"trained": weights, "prepared": 4 * weights, "attack": guesses, "control": guesses}
+    # What attacks learn: networks of some size, or a matrix from features to pixels.
+    prepared = max(4 * weights, *(4 * _columns(plan) * _numbers(plan) for plan in plans))
+    size = {"trained": weights, "prepared": prepared, "attack": guesses, "control": guesses}
     if store is not None:
         size |= {room.kind: room.bytes // max(room.entries, 1) for room in rooms(store)}
     return sum(_RECORD + size.get(kind, 0) for job in jobs for kind, _ in job.makes)
