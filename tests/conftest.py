@@ -22,24 +22,24 @@ collect_ignore = [] if os.environ.get("LEAKSCOPE_SIMULATED") else ["simulated"]
 
 
 #: Where audits must not be fooled: every picture counts that a release is asked about.
-THOROUGH = ROOT / "tests" / "zoo"
+THOROUGH = (ROOT / "tests" / "zoo", ROOT / "tests" / "experiments" / "test_listening.py")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_probes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every new target is probed with hundreds of pictures, one at a time: seconds that tell most tests nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        if not request.path.is_relative_to(THOROUGH):
-            few = {"_READ": 64, "_REBUILT": 16, "_HEARD": 32, "_HEARD_REBUILT": 8}
+        if not any(map(request.path.is_relative_to, THOROUGH)):
+            few = {"probes._READ": 64, "probes._REBUILT": 16, "listening._KNOWN": 32, "listening._REBUILT": 8}
             for name, count in few.items():
-                patch.setattr(f"leakscope.experiments.probes.{name}", count)
+                patch.setattr(f"leakscope.experiments.{name}", count)
         yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lines are not counted (`--cov`) in whole audits by the dozen: others run the same lines, and it costs a third."""
     for item in items:
-        if item.path.is_relative_to(THOROUGH):
+        if any(map(item.path.is_relative_to, THOROUGH)):
             item.add_marker("no_cover")
 
 
