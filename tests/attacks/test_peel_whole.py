@@ -8,6 +8,7 @@ from torch import Tensor
 
 from leakscope.attacks import _residual_target
 from leakscope.attacks._pictures import PictureSpace
+from leakscope.attacks.auto import Auto
 from leakscope.attacks.e2e_lbfgs import EndToEnd
 from leakscope.attacks.peel_exact import PeelExact
 from leakscope.attacks.peeling import krylov
@@ -80,3 +81,13 @@ def test_a_basis_that_does_not_fit_has_fewer_vectors(monkeypatch: pytest.MonkeyP
 def test_the_solver_follows_the_network(settings: dict[str, object], kind: type) -> None:
     split = network(**{"width": 4, **settings})
     assert isinstance(_residual_target.residual_solver(split, SHAPE), kind)
+
+
+def test_auto_solves_a_residual_network_that_no_decoder_could() -> None:
+    split, truth = network(width=4, init="xavier"), smooth_images(2, "p", SHAPE)
+    public = image_set(40, "public", SHAPE)
+    view = grant(split, ThreatModel(), public, seeds.generator(0, "grant"), classes=CLASSES, device=CPU)
+    prepared = Auto().prepare(view, seeds.generator(0, "prepare"))
+    found = Auto().reconstruct(view, prepared, Observed(split.encode(truth)), seeds.generator(0, "attack"))
+    assert prepared.diagnostics.details["solver"]["kind"] == "peel-exact"
+    assert decibels(found.images, truth).min() > 100

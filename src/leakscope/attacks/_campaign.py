@@ -16,8 +16,12 @@ from leakscope.attacks._price import price
 from leakscope.attacks._refine import Held, refine
 from leakscope.attacks._release import PublicReleases, child
 from leakscope.attacks._residual import Eyes, Judge, Learnt, Lessons, learn, pixel_bounds
+from leakscope.attacks._residual_target import residual_solver
 from leakscope.attacks._sights import Reader, choose, look
-from leakscope.core.threat import View
+from leakscope.core.attack import Observed, Prepared
+from leakscope.core.errors import UsageError
+from leakscope.core.spec import describe
+from leakscope.core.threat import Encoder, View
 from leakscope.core.watching import thinned
 
 _MOST_AT_ONCE, _NUMBERS_AT_ONCE = 256, 2**27  # releases seen at once, as they come; and all that is seen of them
@@ -28,6 +32,7 @@ _LARGEST = 2500  # side of the largest linear system; with more columns it caps 
 _PROBES = 32  # pictures on which a release is studied
 _TRIED = 32  # validation pictures on which a refinement is tried
 _VICTIMS = 64  # pictures that a refinement is expected to be asked for
+_SOLVED, _SOLVING = 8, 120  # validation pictures on which a solver is tried, and iterations that it takes
 _LEAST_ITERATIONS = 10
 _HELPS = 0.98  # a refinement must bring the error down to this share
 _TIE = 0.005  # leak that twice the training must gain to be worth it
@@ -220,6 +225,25 @@ class Campaign:
         iterations = int(self.effort.refining / (each * (_TRIED + _VICTIMS)))
         self.plan["price"] = round(1e3 * each, 4)
         return iterations if iterations >= _LEAST_ITERATIONS else 0
+
+    def solve(self, judge: Judge, paid: int) -> None:
+        """Keep the solver of a residual encoder, where there is one and it beats the linear picture on validation."""
+        encoder, tried = self.view.encoder, min(_SOLVED, len(judge.images))
+        affordable = paid * (_TRIED + _VICTIMS) >= _SOLVING * (_SOLVED + _VICTIMS)
+        if not affordable or self.releases.random or not isinstance(encoder, Encoder):
+            return
+        solver = residual_solver(encoder.split, self.view.image_shape)
+        if solver is None:
+            return
+        try:
+            found = solver.reconstruct(self.view, Prepared(), Observed(self.released[:tried]), self.rng)
+        except UsageError:  # the defence sends something else than the encoder gives
+            return
+        truth = judge.images[:tried]
+        error, before = (float((x[:tried] - truth).square().mean()) for x in (found.images, judge.guess(None)))
+        if error < _HELPS * before:
+            self.plan["solver"] = describe(solver)
+            self.watch.note(judge(None) * error / before)
 
     def refined(
         self, model: ReleaseModel, judge: Judge, guess: Tensor, paid: int, *, thorough: bool

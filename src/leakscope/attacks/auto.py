@@ -29,7 +29,7 @@ _EFFORTS: dict[str, Effort] = {
 }
 
 
-@ATTACKS.register("auto", revision=3)
+@ATTACKS.register("auto", revision=4)
 @dataclass(frozen=True)
 class Auto(Attack):
     """Does what the threat allows, cheapest first, and keeps what helps on pictures of its own.
@@ -44,7 +44,9 @@ class Auto(Attack):
     validation decides; so it does about sights, rate, width, w and the number of steps. D_θ is trained in rounds,
     each twice as long as the one before, until a round brings nothing; its weights are averaged. `converged` says
     that the last doubling of training gained less than 0.01 leak on validation (quick: 0.02), or that the leak is
-    above 0.99. A refinement through a dear encoder is cut short, or left out, by a counted price, never by a clock.
+    above 0.99. Where a residual encoder is granted, its own solver (`peel-exact`, or `e2e-lbfgs`) is tried as well, and
+    each victim gets the picture that explains its features better. A refinement through a dear encoder is cut short,
+    or left out, by a counted price, never by a clock.
     `anytime` says what was reached after how many CPU seconds.
 
     In the spirit of Croce & Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse
@@ -77,7 +79,10 @@ class Auto(Attack):
         tensors: dict[str, Tensor] = {}
         refinement: Refinement | None = None
         paid = 0 if model is None else campaign.affordable(model, judge)
-        if model is not None and paid >= campaign.effort.iterations[1] and not watch.over:
+        if paid:
+            campaign.solve(judge, paid)
+        unsolved = "solver" not in campaign.plan or watch.leak(watch.curve[-1]) < campaign.effort.solved
+        if model is not None and paid >= campaign.effort.iterations[1] and unsolved and not watch.over:
             refinement = campaign.refined(model, judge, judge.guess(None), paid, thorough=False)
             watch.note(_expected(judge(None), refinement))
         if watch.leak(watch.curve[-1]) < campaign.effort.solved and not watch.over:
@@ -124,6 +129,10 @@ class Auto(Attack):
             z = torch.stack(every).mean(0) if model.additive else every[0]
             repeats = len(every) if model.additive else 1
             images = refine(view, model, z, images, held, plan["weight"], plan["iterations"], repeats=repeats)
+        if "solver" in plan and Access.ENCODER in view:
+            solved = ATTACKS.build(plan["solver"]).reconstruct(view, Prepared(), Observed(every[0]), rng).images
+            better = _misfit(view, solved, every[0]) < _misfit(view, images, every[0])
+            images = torch.where(better[:, None, None, None], solved, images)
         return Reconstruction(images.contiguous(), prepared.diagnostics)
 
 
@@ -145,6 +154,13 @@ def _guessed(view: View, tensors: dict[str, Tensor], plan: dict[str, Any], z: Te
     return torch.cat(
         [corrected(network, *eyes(chunk), plan["unit"], bounds) for chunk in z.split(at_once(view, z[:1]))]
     )
+
+
+@torch.no_grad()
+def _misfit(view: View, images: Tensor, z: Tensor) -> Tensor:
+    """By how much the features of each picture miss those that were seen."""
+    pairs = zip(images.split(_PROBES), z.split(_PROBES), strict=True)
+    return torch.cat([(view.encoder(x) - seen).flatten(1).square().sum(1) for x, seen in pairs])
 
 
 def _expected(error: float, refinement: Refinement | None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -154,21 +154,13 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         feature_shape=tuple(released.shape[1:]),
         client_compute=scene.cuts[spec.cut].compute,
         random_release=not torch.equal(again, once),
-        batch_dependent=probed.batch_dependent,
         separability=Spread(spread.min, spread.mean, spread.max),
         unit_separability=Spread(unit.min, unit.mean, unit.max),
         stop=spec.stop,
         has_use=spec.weights is not None or spec.epochs > 0 or scene.architecture.trained,
         identity=spec.plain(),
         notes={} if trained is None else trained.record["notes"],
-        unsteady=probed.unsteady,
-        told_apart=probed.told_apart,
-        chaotic=probed.chaotic,
-        server_leak=probed.server_leak,
-        follows=probed.follows,
-        unused=probed.unused,
-        opaque=probed.opaque,
-        undone=probed.undone,
+        **asdict(probed),
     )
 
 
