@@ -52,7 +52,7 @@ def told(work):
         code = work()
     return [int(code), out.getvalue(), err.getvalue()]
 
-attack = "attack --data digits --model mlp:widths=[32] --epochs 1 --attack least-squares --victims 8 --quiet --store store"
+attack = "attack --data digits --model mlp:widths=[32] --epochs 1 --attack least-squares --victims 8 --quiet --store s"
 print(json.dumps({
     "list": told(lambda: run(app, ["list", "attacks"])),
     "contract": told(lambda: pytest.main(["-q", "-p", "no:cacheprovider", "test_contract.py"])),

@@ -12,16 +12,18 @@ import torch
 
 import leakscope
 from leakscope.core import seeds
-from leakscope.core.defense import build_defense
+from leakscope.core.defense import Stack, build_defense
 from leakscope.core.errors import UsageError
 from leakscope.experiments.training import Training, train
+from leakscope.testing import small
 from leakscope.testing.synthetic import CPU, image_set, small_split
 
 DATA = image_set(24, "private")
 RATE, BATCH, EPOCHS = 0.01, 8, 2
+GONG = {"kind": "gong++", **small.DEFENSES["gong++"]}
 DEFENSES = [
     "none", "cem+gaussian:sigma=0.1", {"kind": "cem", "two_stage": True}, "bottleneck:channels=2", "adversarial",
-    "nopeek", "topk+unicon", "gong+++topk",
+    "nopeek", "topk+unicon", [GONG, "topk"],
 ]  # fmt: skip
 
 
@@ -121,9 +123,15 @@ def test_a_copy_and_a_saved_state_are_whole() -> None:
 
 
 def test_an_optimiser_does_not_keep_a_network_alive() -> None:
-    net = _net("gong++")
+    net = _net(GONG)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], RATE)
     net.start_epoch(optimizer)
     del net
     gc.collect()
     optimizer.step()
+
+
+def test_a_name_that_ends_in_plus_signs_can_be_stacked() -> None:
+    stack = build_defense("gong+++topk")
+    assert isinstance(stack, Stack)
+    assert [part.kind_name for part in stack.parts] == ["gong++", "topk"]

@@ -18,7 +18,7 @@ GRID: dict[str, Any] = {
     "data": ["digits"],
     "models": [{"model": "mlp:widths=[32,16]", "cuts": ["relu1"]}],
     "base": {
-        "splits": {"private": 200, "heldout": 64, "public": 200},
+        "splits": {"private": 120, "heldout": 40, "public": 80},
         "training": {"epochs": 1},
         "victims": 8,
     },
