@@ -79,10 +79,11 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     size = "×".join(str(length) for length in image_shape)
     _require_room_for(architecture, image_shape, classes)
     with allocating(name, "make it narrower or the pictures smaller"):
-        model = architecture.build(image_shape, classes).eval()
+        model = architecture.build(image_shape, classes)
     normalize = architecture.normalization() or nn.Identity()
     try:
         with torch.no_grad(), calling:
+            model.eval()  # may be code of a user's too
             scores = scores_of(model(normalize(torch.zeros(2, *image_shape))))
     except UsageError:
         raise
@@ -95,7 +96,8 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
         if not isinstance(scores, Tensor) or scores.ndim == 0 or len(scores) != 2:
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise UsageError(f"{name} must return a tensor with one entry per picture, not {got}; wrap it so")
-        return model.train()
+        model.train()
+        return model
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise UsageError(
@@ -107,4 +109,5 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
             f"{name} scores {scores.shape[1]} classes, the data have {classes}; build it for as many, or give data "
             "with its classes"
         )
-    return model.train()
+    model.train()
+    return model
