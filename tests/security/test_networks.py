@@ -14,6 +14,8 @@ from leakscope.cli import run
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.own_code import class_from
+from leakscope.models.resolve import instantiate, resolve
+from leakscope.store import Store
 
 
 class Cut(nn.Module):
@@ -134,6 +136,30 @@ def test_what_code_of_a_user_raises_is_one_line(
     assert word in told
     assert told.count("\n") == 1
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [("net.add_module('me', net)", "recursion"), ("net.train = lambda *given: 1 / 0", "division by zero")],
+)
+def test_a_network_that_cannot_even_be_put_into_eval_mode(tmp_path: Path, body: str, word: str) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "from torch import nn\n\ndef build():\n    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
+        f"    {body}\n    return net\n"
+    )
+    with pytest.raises(UsageError, match=word):
+        instantiate(resolve(f"{path}:build"), (1, 8, 8), 3)
+
+
+def test_layers_that_share_their_weights_are_kept(tmp_path: Path) -> None:
+    """safetensors refuses them."""
+    shared = nn.Linear(3, 3)
+    network = nn.Sequential(shared, nn.ReLU(), shared)
+    entry = Store(tmp_path).put("trained", "ab" * 12, {}, network.state_dict())
+    kept = entry.tensors()
+    assert kept.keys() == network.state_dict().keys()
+    assert all(torch.equal(kept[name], value) for name, value in network.state_dict().items())
 
 
 def test_what_we_raise_ourselves_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,12 +60,22 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file; a disk that is full or read-only is an `OSError`, as everywhere else."""
+    """A safetensors file; a disk that is full or read-only is an `OSError`, as everywhere else.
+
+    Tensors that share their memory, as tied layers do, are each written whole.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    own: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, given in tensors.items():
+        tensor = given.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        own[name] = tensor.clone() if place in taken else tensor
+        taken.add(place)
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
+        save_file(own, path, metadata)
     except SafetensorError as error:
         found = re.search(r"\(os error (\d+)\)", str(error))
         if found is None:

@@ -83,10 +83,11 @@ def instantiate(
     size = "×".join(str(length) for length in image_shape)
     _require_room_for(architecture, image_shape, classes)
     with allocating(name, "make it narrower or the pictures smaller"):
-        model = architecture.build(image_shape, classes).eval()
+        model = architecture.build(image_shape, classes)
     normalize = architecture.normalization() or nn.Identity()
     try:
         with torch.no_grad(), calling:
+            model.eval()  # may be code of a user's too
             scores = scores_of(model(normalize(torch.zeros(2, *image_shape))))
     except UsageError:
         raise
@@ -99,7 +100,8 @@ def instantiate(
         if not isinstance(scores, Tensor) or scores.ndim == 0 or len(scores) != 2:
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise UsageError(f"{name} must return a tensor with one entry per picture, not {got}; wrap it so")
-        return model.train()
+        model.train()
+        return model
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != 2:
         got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise UsageError(
@@ -111,8 +113,13 @@ def instantiate(
             f"{name} scores {scores.shape[1]} classes, the data have {classes}{_some(called)}; build it for as many, "
             "give data with its classes, or name folders that are parts with --private, --heldout and --public"
         )
+<<<<<<< HEAD
     return model.train()
 
 
 def _some(names: Sequence[str]) -> str:
     return f" ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})" if names else ""
+=======
+    model.train()
+    return model
+>>>>>>> hard
