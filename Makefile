@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install install-locked demo test fuzz lint speed docs wheel weaknesses clean
+.PHONY: install install-locked extras demo test fuzz lint speed docs wheel weaknesses clean
 
 install: $(STAMP)
 
@@ -15,6 +15,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,dp,ray,slurm,docs,onnx]"
 	touch $(STAMP)
+
+# The libraries whose integrations are tested when they are there, and skipped with a reason when not.
+extras: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lightning,huggingface]"
 
 # The same versions by hash. pip refuses hashes together with an editable install, so this is a road of its own.
 install-locked:
