@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install install-locked demo test fuzz lint types style device speed docs wheel weaknesses clean
+.PHONY: install install-locked extras demo test fuzz lint types style device speed docs wheel weaknesses clean
 
 install: $(STAMP)
 
@@ -17,6 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,dp,ray,slurm,docs,onnx]"
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src || true
 	touch $(STAMP)
+
+# The libraries whose integrations are tested when they are there, and skipped with a reason when not.
+extras: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lightning,huggingface]"
 
 # The same versions by hash. pip refuses hashes together with an editable install, so this is a road of its own.
 install-locked:

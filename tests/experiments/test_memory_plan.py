@@ -39,6 +39,6 @@ def test_little_memory_makes_small_chunks(plan: Plan, monkeypatch: pytest.Monkey
 
 def test_a_dry_run_tells(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(app, ["audit", "--data", "digits", "--model", "convnet", "--dry-run", "--device", "cpu"]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory"))
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("chunks"))
     assert "free on cpu" in line
     assert "searched at once" in line

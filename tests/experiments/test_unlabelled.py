@@ -97,6 +97,8 @@ def test_a_flat_folder_of_pictures(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(app, words) == 2
     assert "--set goal=unlabelled" in capsys.readouterr().err
     free = ["--set", "goal=unlabelled"]
+    assert run(app, [*words, *free, "--dry-run"]) == 0
+    assert "net.py" in capsys.readouterr().out
     assert run(app, [*words, *free, "--set", f"utility={tmp_path}/net.py:sharp"]) == 0
     assert "0.500" in capsys.readouterr().out
     assert run(app, [*words, *free, "--set", f"utility={tmp_path}/net.py:blunt"]) == 2

@@ -120,7 +120,7 @@ def show_plan(plan: Any, as_json: bool, device: str = "auto") -> int:
         print_json(shown)
     else:
         # How much is worked on at once is for machines with little memory; the memory itself is told further below.
-        shown["at once"] = shown.pop("memory")
+        shown["chunks"] = shown.pop("memory")
         for name, value in shown.items():
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
             if name == "added" and text:

@@ -50,7 +50,7 @@ class MemoryPlan:
 def plan_memory(plan: Plan, device: torch.device) -> MemoryPlan:
     """Measured on the first target of every cut, untrained: weights change, shapes do not."""
     scene = plan.scene
-    example, classes = scene.splits.public.images[:2], len(scene.data.classes)
+    example, classes = scene.splits.public.images[:2], scene.outputs
     free, found = free_on(device), []
     for cut in plan.cuts:
         split = build_split(

@@ -113,13 +113,9 @@ def instantiate(
             f"{name} scores {scores.shape[1]} classes, the data have {classes}{_some(called)}; build it for as many, "
             "give data with its classes, or name folders that are parts with --private, --heldout and --public"
         )
-<<<<<<< HEAD
-    return model.train()
+    model.train()
+    return model
 
 
 def _some(names: Sequence[str]) -> str:
     return f" ({', '.join(names[:4])}{' …' if len(names) > 4 else ''})" if names else ""
-=======
-    model.train()
-    return model
->>>>>>> hard
