@@ -132,8 +132,7 @@ def _measured(scene: Scene, spec: TargetSpec, split: SplitModel, place: Workplac
         raise UsageError(f"{scene.network_name} gives scores that are NaN or infinite; give it other weights")
     sample = heldout.images[:256].to(device)
     released = split.release(sample, rng)
-    again = split.release(sample[:8], seeds.generator(1, "again", device=device))
-    once = split.release(sample[:8], seeds.generator(2, "again", device=device))
+    again, once = (split.release(sample[:8], seeds.generator(n, "again", device=device)) for n in (1, 2))
     spread, unit = (separability(released.cpu().flatten(1), unit_norm=unit_norm) for unit_norm in (False, True))
     probed = probe(split, scene.splits.public, heldout, device)
     trained = place.store.get("trained", spec.weights_key) if spec.epochs else None
