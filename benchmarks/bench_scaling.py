@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from leakscope.core.spec import Plain, digest
-from leakscope.experiments.job import Job
+from leakscope.experiments.job import Job, Named
 from leakscope.runners.events import EventLog
 from leakscope.runners.runner import Outcome, Progress
 from leakscope.runners.schedule import Schedule, run_jobs
@@ -98,12 +99,12 @@ class _Instant:
 def _jobs(targets: int, attacks: int) -> list[Job]:
     jobs = []
     for number in range(targets):
-        row = {"data": "d", "model": "m", "cut": "c", "defense": f"{number}", "threat": "all", "seed": 0}
+        row = Named("d", "m", "all", "c", f"{number}", 0)
         target = Job("target", digest([number]), (("target", digest([number])),), (), {}, {}, row, 1.0)
         jobs.append(target)
         for which in range(attacks):
             key = digest([number, which])
-            own = {**row, "attack": f"a{which}"}
+            own = replace(row, attack=f"a{which}")
             jobs.append(Job("attack", key, (("result", key),), (target.id,), {}, {}, own, 1.0))
     return jobs
 
