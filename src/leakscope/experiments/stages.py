@@ -14,7 +14,7 @@ from leakscope.core import progress, seeds
 from leakscope.core.attack import Attack, Observed, Prepared
 from leakscope.core.data import ImageSet
 from leakscope.core.devices import brought
-from leakscope.core.errors import RunFailed, UsageError
+from leakscope.core.errors import UsageError
 from leakscope.core.metric import Scored
 from leakscope.core.model import SplitModel
 from leakscope.core.results import (
@@ -35,6 +35,7 @@ from leakscope.experiments.pretraining import pretrained, transplant
 from leakscope.experiments.priors import kept_priors
 from leakscope.experiments.probes import probe, strays
 from leakscope.experiments.reading import read_target
+from leakscope.experiments.returned import returned
 from leakscope.experiments.scene import Scene, threat_record
 from leakscope.experiments.training import History, Training, predict, train
 from leakscope.experiments.workplace import Workplace
@@ -272,7 +273,7 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
             progress.say(f"{label(case.attack)}: rebuilding {len(case.victims)} pictures")
             seen = case.observe(place.device)
             guess = case.attack.reconstruct(view, prepared, seen, case.rng("reconstruct", place.device))
-            images = _checked(case, guess.images)
+            images = returned(case.attack, guess.images, case.victims)
             read = case.scene.goal.read(case.target.split, case.victims, seen)
             found = guess.diagnostics.spent(
                 queries=view.budget.spent,
@@ -283,20 +284,6 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
             kept = {"guess": images.clamp(0, 1) if case.victims.pixels else images}
             place.store.put("attack", key, record, kept if read is None else {**kept, "read": read.cpu()})
     return read_rebuilt(place.store, key)
-
-
-def _checked(case: Case, images: Tensor) -> Tensor:
-    """What an attack returned, on the processor; one of a user's may return anything."""
-    name, wanted = label(case.attack), case.victims.images.shape
-    several = case.attack.goal == "identities"  # of each identity any number
-    rows = len(images) % len(case.victims) if several else len(images) - len(case.victims)
-    if images.shape[1:] != wanted[1:] or rows != 0 or not len(images):
-        got, asked = (" × ".join(map(str, shape)) for shape in (images.shape, wanted))
-        raise RunFailed(f"{name} returned pictures of shape {got}, and {asked} were asked of it; mend the attack")
-    images = images.detach().float().cpu()
-    if not torch.isfinite(images).all():
-        raise RunFailed(f"{name} returned pictures that are not finite; mend the attack, or take another")
-    return images
 
 
 def read_rebuilt(store: Store, key: str) -> Rebuilt:
