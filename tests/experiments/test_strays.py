@@ -27,7 +27,7 @@ def label(rng: torch.Generator) -> Tensor:
 
 @pytest.mark.parametrize("release", [dropout(0.3), dropout(0.01), dropout(0.9), noise, label, lambda rng: FEATURES])
 def test_a_release_like_any_other_does_not_stray(release: Callable[[torch.Generator], Tensor]) -> None:
-    found = [strays(release(torch.Generator().manual_seed(seed)), release) for seed in range(40)]
+    found = [strays(release(torch.Generator().manual_seed(seed)), release) for seed in range(100, 140)]
     assert not any(found)
 
 
