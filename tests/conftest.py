@@ -30,7 +30,7 @@ def _quick_probes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every new target is probed with hundreds of pictures, one at a time: seconds that tell most tests nothing."""
     with pytest.MonkeyPatch.context() as patch:
         if not any(map(request.path.is_relative_to, THOROUGH)):
-            few = {"probes._READ": 64, "probes._REBUILT": 16, "listening._KNOWN": 32, "listening._REBUILT": 8}
+            few = {"probes._READ": 64, "probes._REBUILT": 16, "listening._KNOWN": 16, "listening._REBUILT": 4}
             for name, count in few.items():
                 patch.setattr(f"leakscope.experiments.{name}", count)
         yield

@@ -96,7 +96,7 @@ def test_hundreds_of_marks_in_one_place_take_no_minutes() -> None:
     """Forty took six seconds, six hundred some minutes."""
     began = time.process_time()
     plot = scatter(marks([(0.5 + i / 1e6, 0.5) for i in range(300)]), 0.0, 0.2)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 20
     assert plot is not None
     labels_apart(plot)
 

@@ -221,6 +221,7 @@ class SplitModel(nn.Module):
             listening.at_server(sent)
             return sent
 
+        listening.client.keep(x)
         with listening:
             scores = self._forward(x, at_cut)
         return listening, Pass(kept[0], kept[1], scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ LARGEST_SHOWN = 2**16
 _SAME = ("view", "reshape", "detach", "clone", "expand", "_to_copy", "alias", "unsqueeze", "squeeze", "permute")
 #: Numbers kept of each tensor that is overheard, and of all together; where there are many tensors, fewer of each.
 _HEARD, _HEARD_IN_ALL = 256, 2**16
+#: Tensors that are overheard, from the first on and up to the last.
+_FIRST, _LAST = 1024, 256
 
 
 class Watched(TorchDispatchMode):
@@ -57,16 +60,17 @@ class Watched(TorchDispatchMode):
 
 
 class Overheard(TorchDispatchMode):
-    """Some numbers of every tensor that an operation takes or gives, whatever its shape and type, on both sides.
+    """Some numbers of every tensor that an operation gives, whatever its shape and type, on both sides.
 
     For one picture at a time: a server that works picture by picture, turns its maps around, or counts in whole
-    numbers shows a batch nothing of the shape of a batch. Inputs are kept as well as outputs, since what was
-    computed outside of PyTorch comes back as an input; at the server such inputs are `foreign`.
+    numbers shows a batch nothing of the shape of a batch. At the server, inputs that no operation gave are kept as
+    well: what was computed outside of PyTorch comes back as such an input. They are `foreign`.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.client, self.server, self.foreign = Heard(), Heard(), Heard(least=1)
+        self.operations = 0
         self.numbers: list[float] = []  # that the server's operations take from Python
         self._side: Heard | None = self.client
         # By place in memory; storages are held, so that no place is used twice.
@@ -82,40 +86,51 @@ class Overheard(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         side, self._side = self._side, None  # what follows is ours
         if side is not None:
-            given = [t for t in _found(Tensor, (args, kwargs)) if _readable(t)]
-            taken = [t for t in _found(Tensor, output) if _readable(t)]
-            new = [t for t in given if _place(t) not in self._known]
-            for tensor in (*new, *taken):
-                side.keep(tensor)
+            self.operations += 1
+            taken = list(_found(Tensor, output))
             if side is self.server:
+                new = [t for t in _found(Tensor, (args, kwargs)) if _place(t) not in self._known]
                 self.numbers.extend(_found(float, (args, kwargs)))
                 for tensor in new:
                     self.foreign.keep(tensor)
-            self._known |= {_place(tensor): tensor.untyped_storage() for tensor in (*new, *taken)}
+                    side.keep(tensor)
+                self._known |= {_place(tensor): tensor.untyped_storage() for tensor in (*new, *taken)}
+            for tensor in taken:
+                side.keep(tensor)
         self._side = side
         return output
 
 
 class Heard:
-    """As many numbers per tensor as fit; the same positions for every picture of a network."""
+    """As many numbers per tensor as fit; the same positions for every picture of a network.
+
+    Of many tensors, such as those of a solver's iterations, the first and the last are kept.
+    """
 
     def __init__(self, least: int = 2) -> None:
-        self._kept: list[Tensor] = []
+        self._first: list[Tensor] = []
+        self._last: deque[Tensor] = deque(maxlen=_LAST)
         self._each = _HEARD
         self._least = least
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [_thinned(tensor, self._each) for tensor in self._kept]
+        return [_thinned(tensor, self._each) for tensor in (*self._first, *map(self._numbers, self._last))]
 
     def keep(self, tensor: Tensor) -> None:
         if tensor.numel() < self._least:
             return
-        flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-        self._kept.append(_thinned(flat.detach().reshape(-1), self._each).cpu().float())
-        if len(self._kept) * self._each > _HEARD_IN_ALL and self._each > 8:
+        if len(self._first) >= _FIRST:
+            self._last.append(tensor.detach().clone() if tensor.numel() <= _HEARD else tensor)
+            return
+        self._first.append(self._numbers(tensor))
+        if len(self._first) * self._each > _HEARD_IN_ALL and self._each > 8:
             self._each //= 2
-            self._kept = [_thinned(kept, self._each) for kept in self._kept]
+            self._first = [_thinned(kept, self._each) for kept in self._first]
+
+    def _numbers(self, tensor: Tensor) -> Tensor:
+        flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        return _thinned(flat.detach().reshape(-1), self._each).cpu().float()
 
 
 def _place(tensor: Tensor) -> int:
@@ -144,15 +159,12 @@ def _thinned(flat: Tensor, most: int) -> Tensor:
 
 
 def _found(kind: type[_T], values: Any) -> Iterator[_T]:
-    """Values of this kind in what an operation takes or gives."""
+    """Values of this kind in what an operation takes or gives; of tensors, those that can be read."""
     if isinstance(values, kind):
-        yield values
+        if not isinstance(values, Tensor) or (values.layout == torch.strided and not values.is_quantized):
+            yield values
     elif isinstance(values, tuple | list):
         for value in values:
             yield from _found(kind, value)
     elif isinstance(values, dict):
         yield from _found(kind, list(values.values()))
-
-
-def _readable(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_quantized

@@ -16,6 +16,8 @@ from leakscope.experiments.floors import class_means
 
 #: Pictures from which a server is read, pictures that are rebuilt, and tensors that are read at most.
 _KNOWN, _REBUILT, _TENSORS = 240, 60, 1024
+#: Operations that may be listened to, and pictures that are rebuilt in any case.
+_OPERATIONS, _FEWEST = 200_000, 20
 #: Numbers of each tensor that are compared between client and server, and numbers that are examined at most.
 _COMPARED, _EXAMINED = 32, 24
 #: Two numbers that correlate like this over all pictures are the same number, or nearly the same.
@@ -38,7 +40,10 @@ class Listened:
 @torch.no_grad()
 def listen(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Listened:
     """One forward pass per picture, each with random numbers of its own."""
-    asked = heldout.images[: min(_REBUILT, len(public) // 4)]
+    # A solver inside the network may take thousands of operations: then fewer pictures have to do.
+    with seeds.ambient(0, "probe"):
+        cost = split.overheard(public.images[:1].to(device), seeds.generator(0, "probe", device=device))[0].operations
+    asked = heldout.images[: min(_REBUILT, len(public) // 4, max(_FEWEST, _OPERATIONS // max(1, 5 * cost)))]
     images = torch.cat((public.images[: 4 * len(asked)][:_KNOWN], asked))
     clients, servers, foreign, numbers, sent, labels = [], [], [], [], [], []
     for number, x in enumerate(images):
