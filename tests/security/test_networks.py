@@ -140,12 +140,15 @@ def test_what_code_of_a_user_raises_is_one_line(
 
 @pytest.mark.parametrize(
     ("body", "word"),
-    [("net.add_module('me', net)", "recursion"), ("net.train = lambda *given: 1 / 0", "division by zero")],
-)
-def test_a_network_that_cannot_even_be_put_into_eval_mode(tmp_path: Path, body: str, word: str) -> None:
+    [("net.add_module('me', net)", "recursion"), ("net.train = lambda *given: 1 / 0", "division by zero"),
+     ("net.state_dict = lambda *given: 1 / 0", "division by zero"), ("net = torch.jit.script(net)", "TorchScript"),
+     ("net = torch.ao.quantization.quantize_dynamic(net, {nn.Linear})", "quantised")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_network_that_cannot_be_listened_to_or_kept(tmp_path: Path, body: str, word: str) -> None:
     path = tmp_path / "net.py"
     path.write_text(
-        "from torch import nn\n\ndef build():\n    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
+        "import torch\nfrom torch import nn\n\ndef build():\n    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
         f"    {body}\n    return net\n"
     )
     with pytest.raises(UsageError, match=word):

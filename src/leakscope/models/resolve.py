@@ -62,6 +62,20 @@ def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, i
     require_room(size, f"{name} with {size // 4:.2g} weights", "make it narrower or the pictures smaller")
 
 
+def _require_plain(model: nn.Module, name: str) -> None:
+    """Refuse what cannot be listened to or kept: a scripted network, and one whose state is not tensors alone."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            f"{name} is compiled by TorchScript, which hides its layers; return what it was made of"
+        )
+    for key, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UsageError(
+                f"{name} keeps {type(value).__name__} under {key!r}, as quantised layers do; "
+                "return the network before it was quantised"
+            )
+
+
 def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """The network with fresh weights from the ambient generator, once it has been seen to read such pictures.
 
@@ -84,6 +98,7 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     try:
         with torch.no_grad(), calling:
             model.eval()  # may be code of a user's too
+            _require_plain(model, name)
             scores = scores_of(model(normalize(torch.zeros(2, *image_shape))))
     except UsageError:
         raise
