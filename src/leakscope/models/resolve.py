@@ -65,9 +65,7 @@ def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, i
 def _require_plain(model: nn.Module, name: str) -> None:
     """Refuse what cannot be listened to or kept: a scripted network, and one whose state is not tensors alone."""
     if isinstance(model, torch.jit.ScriptModule):
-        raise UsageError(
-            f"{name} is compiled by TorchScript, which hides its layers; return what it was made of"
-        )
+        raise UsageError(f"{name} is compiled by TorchScript, which hides its layers; return what it was made of")
     for key, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UsageError(
