@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.calls import calling
-from leakscope.core.errors import UsageError, ended_by
+from leakscope.core.errors import UsageError, ended_by, said_by
 from leakscope.core.memory import allocating, require_room
 from leakscope.core.model import scores_of
 from leakscope.models.architecture import MODELS, Architecture, normalization_from
@@ -103,7 +103,7 @@ def instantiate(architecture: Architecture, image_shape: tuple[int, int, int], c
     except SystemExit as error:
         raise ended_by(error) from None
     except Exception as error:  # whatever a user's forward raises
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = said_by(error) or type(error).__name__
         raise UsageError(f"{name} cannot read {size} pictures ({reason}); resize them or take another model") from None
     if classes == 0:
         if not isinstance(scores, Tensor) or scores.ndim == 0 or len(scores) != 2:
