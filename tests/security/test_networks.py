@@ -142,7 +142,8 @@ def test_what_code_of_a_user_raises_is_one_line(
 @pytest.mark.parametrize(
     ("body", "word"),
     [("net.add_module('me', net)", "recursion"), ("net.train = lambda *given: 1 / 0", "division by zero"),
-     ("net.state_dict = lambda *given: 1 / 0", "division by zero"), ("net.forward = mute", "Mute"), ("net = torch.jit.script(net)", "TorchScript"),
+     ("net.state_dict = lambda *given: 1 / 0", "division by zero"), ("net.forward = mute", "Mute"),
+     ("net = torch.jit.script(net)", "TorchScript"),
      ("net = torch.ao.quantization.quantize_dynamic(net, {nn.Linear})", "quantised")],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
