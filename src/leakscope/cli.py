@@ -31,7 +31,7 @@ from leakscope.commands.settings import (
     work_at,
 )
 from leakscope.commands.store import store_app
-from leakscope.core.errors import OneLine, UsageError, ended_by, one_line
+from leakscope.core.errors import OneLine, UsageError, ended_by, one_line, said_by
 from leakscope.core.memory import is_shortage
 from leakscope.core.waiting import spin_briefly
 from leakscope.options import (
@@ -381,7 +381,7 @@ def _failed(error: BaseException) -> int:
 
     where = blamed(error)
     if where is not None:
-        _tell(f"{where} raised {type(error).__name__}: {str(error)[:500] or 'no reason given'}; mend the file")
+        _tell(f"{where} raised {type(error).__name__}: {said_by(error)[:500] or 'no reason given'}; mend the file")
         return 3
     import traceback
 

@@ -119,6 +119,7 @@ def test_scores_of_other_shapes(back: Callable[[Any, int], Tensor]) -> None:
         ("raise RuntimeError('CUDA out of memory')", 3, "not enough memory"),
         ("raise KeyboardInterrupt", 130, "interrupted"),
         ("return 1 / 0", 3, "ZeroDivisionError"),
+        ("raise type('Mute', (Exception,), {'__str__': lambda self: 5})", 3, "raised Mute: no reason given"),
     ],
 )
 def test_what_code_of_a_user_raises_is_one_line(
@@ -140,12 +141,19 @@ def test_what_code_of_a_user_raises_is_one_line(
 
 @pytest.mark.parametrize(
     ("body", "word"),
-    [("net.add_module('me', net)", "recursion"), ("net.train = lambda *given: 1 / 0", "division by zero")],
-)
-def test_a_network_that_cannot_even_be_put_into_eval_mode(tmp_path: Path, body: str, word: str) -> None:
+    [("net.add_module('me', net)", "recursion"), ("net.train = lambda *given: 1 / 0", "division by zero"),
+     ("net.state_dict = lambda *given: 1 / 0", "division by zero"), ("net.forward = mute", "Mute"),
+     ("net = torch.jit.script(net)", "TorchScript"),
+     ("net = torch.ao.quantization.quantize_dynamic(net, {nn.Linear})", "quantised")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_network_that_cannot_be_listened_to_or_kept(tmp_path: Path, body: str, word: str) -> None:
     path = tmp_path / "net.py"
     path.write_text(
-        "from torch import nn\n\ndef build():\n    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
+        "import torch\nfrom torch import nn\n\n"
+        "class Mute(Exception):\n    def __str__(self):\n        return 5\n\n"
+        "def mute(x):\n    raise Mute\n\n"
+        "def build():\n    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
         f"    {body}\n    return net\n"
     )
     with pytest.raises(UsageError, match=word):

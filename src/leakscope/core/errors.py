@@ -30,6 +30,14 @@ def ended_by(error: SystemExit) -> RunFailed:
     return RunFailed(f"the code of a network or method raised SystemExit({error.code!r}); take that call out")
 
 
+def said_by(error: BaseException) -> str:
+    """What an error says, on one line; nothing where its own `__str__`, which may be a user's, fails."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:
+        return ""
+
+
 def one_line(text: str) -> str:
     """`text` with line breaks, terminal control characters and invisible characters written as escape codes."""
     if text.isprintable():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from leakscope.core.errors import UsageError
+from leakscope.core.errors import UsageError, said_by
 
 #: Where the memory limit of a container stands, and what it uses (cgroup 2, cgroup 1).
 _GROUPS = (
@@ -55,7 +55,7 @@ def allocating(what: str, remedy: str) -> Iterator[None]:
 
 def is_shortage(error: BaseException) -> bool:
     """Whether memory is what was wanting; torch has no error of its own for that of the processor."""
-    text = str(error).lower()
+    text = said_by(error).lower()
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | OverflowError | TypeError)
         and any(sign in text for sign in ("allocate memory", "out of memory", "overflow"))

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from leakscope.core.calls import calling
-from leakscope.core.errors import UsageError, ended_by
+from leakscope.core.errors import UsageError, ended_by, said_by
 from leakscope.core.files import require_file
 
 #: How modules made of users' files are called.
@@ -124,7 +124,7 @@ def _module(path: Path) -> ModuleType:
         raise ended_by(error) from None
     except Exception as error:
         del sys.modules[name]
-        text = " ".join(str(error).split())
+        text = said_by(error)
         remedy = "put its folder on PYTHONPATH" if isinstance(error, ImportError) else "mend the file"
         raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {text}; {remedy}") from None
     return module

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from leakscope.core.calls import calling
-from leakscope.core.errors import UsageError, ended_by
+from leakscope.core.errors import UsageError, ended_by, said_by
 from leakscope.models.architecture import MODELS, Architecture, normalization_from, normalize_field
 from leakscope.models.weights import file_digest
 
@@ -119,5 +119,5 @@ def _builds(value: object, module: ModuleType) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = said_by(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.calls import calling
-from leakscope.core.errors import UsageError, ended_by
+from leakscope.core.errors import UsageError, ended_by, said_by
 from leakscope.core.memory import allocating, require_room
 from leakscope.core.model import scores_of
 from leakscope.core.results import Method
@@ -63,6 +63,18 @@ def _require_room_for(architecture: Architecture, image_shape: tuple[int, int, i
     require_room(size, f"{name} with {size // 4:.2g} weights", "make it narrower or the pictures smaller")
 
 
+def _require_plain(model: nn.Module, name: str) -> None:
+    """Refuse what cannot be listened to or kept: a scripted network, and one whose state is not tensors alone."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(f"{name} is compiled by TorchScript, which hides its layers; return what it was made of")
+    for key, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UsageError(
+                f"{name} keeps {type(value).__name__} under {key!r}, as quantised layers do; "
+                "return the network before it was quantised"
+            )
+
+
 def instantiate(
     architecture: Architecture, image_shape: tuple[int, int, int], classes: int, called: Sequence[str] = ()
 ) -> nn.Module:
@@ -88,13 +100,14 @@ def instantiate(
     try:
         with torch.no_grad(), calling:
             model.eval()  # may be code of a user's too
+            _require_plain(model, name)
             scores = scores_of(model(normalize(torch.zeros(2, *image_shape))))
     except UsageError:
         raise
     except SystemExit as error:
         raise ended_by(error) from None
     except Exception as error:  # whatever a user's forward raises
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = said_by(error) or type(error).__name__
         raise UsageError(f"{name} cannot read {size} pictures ({reason}); resize them or take another model") from None
     if classes == 0:
         if not isinstance(scores, Tensor) or scores.ndim == 0 or len(scores) != 2:

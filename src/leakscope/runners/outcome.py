@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from leakscope.core import progress
-from leakscope.core.errors import OneLine, ended_by
+from leakscope.core.errors import OneLine, ended_by, said_by
 from leakscope.core.spec import Plain
 from leakscope.experiments.execution import Executor
 from leakscope.experiments.job import Job
@@ -53,15 +53,15 @@ def _store_problem(problem: Exception, root: Path) -> int | None:
     """The error number when the store's disk is the reason; libraries wrap it in errors of their own."""
     if isinstance(problem, OSError) and problem.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
         return problem.errno
-    full = "No space left" in str(problem) or shutil.disk_usage(root).free < 2**18
+    full = "No space left" in said_by(problem) or shutil.disk_usage(root).free < 2**18
     return errno.ENOSPC if full else None
 
 
 def first_line(problem: BaseException) -> str:
-    text = str(problem).strip().splitlines()
-    if isinstance(problem, OneLine):
-        return " ".join(str(problem).split())
-    return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+    text = said_by(problem)
+    if isinstance(problem, OneLine) or not text:
+        return text or type(problem).__name__
+    return f"{type(problem).__name__}: {str(problem).strip().splitlines()[0]}"
 
 
 def _forget_peak() -> None:
