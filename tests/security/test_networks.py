@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakscope.cli import run
+from leakscope.cli import app, run
 from leakscope.core.errors import UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.own_code import class_from
@@ -158,6 +158,26 @@ def test_a_network_that_cannot_be_listened_to_or_kept(tmp_path: Path, body: str,
     )
     with pytest.raises(UsageError, match=word):
         instantiate(resolve(f"{path}:build"), (1, 8, 8), 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "codes"),
+    [("z - z.mean(0, keepdim=True)", {0, 4}), ("z + torch.rand_like(z)", {0, 4}), ("z * 1e25", {0, 2, 3, 4})],
+)
+def test_an_audit_of_an_odd_network_ends_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, body: str, codes: set[int]
+) -> None:
+    """One that mixes the batch, one that answers otherwise in every call, one whose features leave all range."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        f"class Odd(nn.Module):\n    def forward(self, z):\n        return {body}\n\n"
+        "def build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Odd(), nn.Linear(8, 10))\n"
+    )
+    given = "audit --model net.py:build --data digits --cut 2 --epochs 0 --attack ridge --victims 8 --quiet"
+    sizes = "--set splits={private: 40, heldout: 40, public: 60}"
+    assert run(app, [*given.split(), *sizes.split(" ", 1), "--store", "s", "--out", "o"]) in codes
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_layers_that_share_their_weights_are_kept(tmp_path: Path) -> None:
