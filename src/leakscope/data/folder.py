@@ -124,7 +124,9 @@ def _require_inside(path: Path, base: Path) -> None:
     except (OSError, RuntimeError):  # links in a circle
         inside = False
     if not inside:
-        raise UsageError(f"{path} is a link that leads out of {base}; copy the file, or write folder:PATH,follow_links=true")
+        raise UsageError(
+            f"{path} is a link that leads out of {base}; copy the file, or write folder:PATH,follow_links=true"
+        )
 
 
 def read(
