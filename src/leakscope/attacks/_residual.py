@@ -250,7 +250,7 @@ def learn(
     start = judge(None)
     best, kept = start, None
     length, left, converged = first, max(first, round(passes[1] * lessons.steps) - run.taken), False
-    while left > 0:
+    while 2 * left > first:  # a tail of a few steps is no round
         before = run.taken
         going = run.round(min(length, left), on_look)
         left -= length

@@ -24,12 +24,12 @@ from leakscope.core.threat import Access, View
 _PROBES = 32  # pictures on which a release is studied
 
 _EFFORTS: dict[str, Effort] = {
-    "quick": Effort((1.3, 4.0), 0, 2, 16, (5e-3,), (32, 1), (1.0,), (40, 160), 15.0, 0.02, 0.99),
+    "quick": Effort((2.6, 7.8), 0, 2, 32, (4e-3,), (32, 1), (1.0,), (40, 160), 15.0, 0.02, 0.99),
     "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320), 240.0, 0.01, 0.9995),
 }
 
 
-@ATTACKS.register("auto", revision=4)
+@ATTACKS.register("auto", revision=5)
 @dataclass(frozen=True)
 class Auto(Attack):
     """Does what the threat allows, cheapest first, and keeps what helps on pictures of its own.

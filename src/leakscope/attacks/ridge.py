@@ -17,7 +17,7 @@ from leakscope.core.results import Diagnostics
 from leakscope.core.threat import Access, View
 
 
-@ATTACKS.register("ridge", revision=2)
+@ATTACKS.register("ridge", revision=3)
 @dataclass(frozen=True)
 class Ridge(Attack):
     """Affine ridge regression from released features to pixels, fitted on the attacker's own queries.
