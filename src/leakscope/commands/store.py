@@ -58,11 +58,12 @@ def prune(
     if not kind and older is None:
         raise UsageError("say what may go: --kind prepared, --older 30, or both")
     place = _opened(store)
-    chosen = care.prunable(place, kind or (), older)
+    chosen, checkpoints = care.prunable(place, kind or (), older), care.abandoned(place, kind or (), older)
+    count = len(chosen) + len(checkpoints)
     if dry_run:
-        say(f"{len(chosen)} entries would go")
+        say(f"{count} entries would go")
         return 0
-    say(f"{len(chosen)} entries gone, {_size(care.prune(place, chosen))} free")
+    say(f"{count} entries gone, {_size(care.prune(place, chosen, checkpoints))} free")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,16 +52,26 @@ def prunable(store: Store, kinds: Collection[str], days: float | None) -> list[E
     unknown = sorted(set(kinds) - there)
     if unknown:
         raise UsageError(f"the store holds no {unknown[0]!r}; it holds: {', '.join(sorted(there)) or 'nothing'}")
-    limit = None if days is None else time.time() - 86_400 * days
-    return [entry for entry in entries(store, kinds or None) if limit is None or entry.folder.stat().st_mtime < limit]
+    return [entry for entry in entries(store, kinds or None) if _older(entry.folder, days)]
 
 
-def prune(store: Store, chosen: list[Entry]) -> int:
+def abandoned(store: Store, kinds: Collection[str], days: float | None) -> list[Path]:
+    """Checkpoints (`scratch`) of stages that nobody is computing now, under the same rules."""
+    if kinds and "scratch" not in kinds:
+        return []
+    found = sorted((store.root / "scratch").iterdir())
+    return [path for path in found if _older(path, days) and not _held(store.root / "locks" / path.name)]
+
+
+def prune(store: Store, chosen: Sequence[Entry], checkpoints: Sequence[Path] = ()) -> int:
     """Take entries out; gives the bytes that became free. Whatever needs them later computes them again."""
     freed = 0
     for entry in chosen:
         freed += _bytes(entry.folder)
         store.discard(entry.kind, entry.key)
+    for path in checkpoints:
+        freed += _bytes(path)
+        shutil.rmtree(path, ignore_errors=True)
     store.sweep()
     return freed
 
@@ -71,13 +81,8 @@ def move(store: Store, to: Path) -> None:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"{to} is not empty; name a new folder")
     for lock in (store.root / "locks").iterdir():
-        with lock.open("w") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(
-                    f"somebody is working in {store.root} ({lock.name}); wait for the run to end"
-                ) from None
+        if _held(lock):
+            raise UsageError(f"somebody is working in {store.root} ({lock.name}); wait for the run to end")
     to.parent.mkdir(parents=True, exist_ok=True)
     if to.exists():
         to.rmdir()
@@ -85,6 +90,22 @@ def move(store: Store, to: Path) -> None:
         shutil.move(store.root, to)
     except OSError as error:
         raise UsageError(f"cannot move the store to {to}: {error.strerror}; choose another folder") from None
+
+
+def _older(path: Path, days: float | None) -> bool:
+    return days is None or path.stat().st_mtime < time.time() - 86_400 * days
+
+
+def _held(lock: Path) -> bool:
+    """Whether a process holds the lock of a stage; also where that cannot be told."""
+    try:
+        with lock.open("r+") as handle:  # shared disks lock only what may be written
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _bytes(path: Path) -> int:
