@@ -100,11 +100,19 @@ def test_truncated_single_and_missing_files_are_refused(tmp_path: Path) -> None:
         Npz("nowhere.npz").load(tmp_path)
 
 
-def test_named_sets_say_where_they_belong(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="LEAKSCOPE_DATA"):
-        DATASETS.build("olivetti").load(None)
-    with pytest.raises(UsageError, match=r"there is no .*medical-mnist\.npz"):
-        DATASETS.build("medical-mnist").load(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("olivetti", "fetch_olivetti_faces"),
+        ("medical-mnist", "Medical-MNIST"),
+        ("pneumonia-mnist", "medmnist"),
+    ],
+)
+def test_named_sets_say_where_they_belong_and_where_they_come_from(name: str, source: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{source}.*LEAKSCOPE_DATA"):
+        DATASETS.build(name).load(None)
+    with pytest.raises(UsageError, match=rf"there is no .*{name}\.npz.*{source}"):
+        DATASETS.build(name).load(tmp_path)
 
 
 @pytest.mark.parametrize(

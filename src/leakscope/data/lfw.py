@@ -22,6 +22,7 @@ from leakscope.data.folder import pictures, read
 from leakscope.data.images import from_arrays
 
 File = TypeVar("File")
+_SOURCE = "from vis-www.cs.umass.edu/lfw: lfw64/NAME/PICTURE.jpg, 64×64 pixels"
 _LARGEST = 1 << 24  # bytes of one file; the real ones have some two thousand
 
 
@@ -46,7 +47,9 @@ class Lfw:
 
     def load(self, root: Path | None) -> ImageSet:
         if root is None:
-            raise UsageError("lfw needs a data folder with lfw64.zip; give --data-root or set LEAKSCOPE_DATA")
+            raise UsageError(
+                f"lfw needs a data folder with lfw64.zip ({_SOURCE}); give --data-root or set LEAKSCOPE_DATA"
+            )
         archive, folder = root / "lfw64.zip", root / "lfw64"
         if archive.is_file():
             return self._from_zip(archive)
@@ -56,7 +59,7 @@ class Lfw:
             labels = [label for label, files in enumerate(chosen.values()) for _ in files]
             files = [file for files in chosen.values() for file in files]
             return read(files, labels, list(chosen), "lfw", resize=None, grey=self.grey)
-        raise UsageError(f"lfw: there is neither {archive} nor the folder {folder}; put one there")
+        raise UsageError(f"lfw: there is neither {archive} nor the folder {folder} ({_SOURCE}); put one there")
 
     def _from_zip(self, path: Path) -> ImageSet:
         require_file(path)

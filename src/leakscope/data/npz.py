@@ -19,6 +19,13 @@ from leakscope.core.memory import require_room
 from leakscope.data.folder import located
 from leakscope.data.images import from_arrays
 
+#: Where sets come from that cannot be downloaded here.
+_SOURCES = {
+    "medical-mnist": "github.com/apolanco3225/Medical-MNIST-Classification, packed as npz:PATH is read",
+    "pneumonia-mnist": "pneumoniamnist.npz of medmnist.com",
+    "olivetti": "sklearn.datasets.fetch_olivetti_faces(), packed as npz:PATH is read",
+}
+
 
 @DATASETS.register("npz")
 @dataclass(frozen=True)
@@ -67,11 +74,14 @@ class Olivetti:
 
 def in_root(name: str, root: Path | None) -> Path:
     """`NAME.npz` in the data root."""
+    source = _SOURCES[name]
     if root is None:
-        raise UsageError(f"{name} needs a data folder with {name}.npz; give --data-root or set LEAKSCOPE_DATA")
+        raise UsageError(
+            f"{name} needs a data folder with {name}.npz (from {source}); give --data-root or set LEAKSCOPE_DATA"
+        )
     path = root / f"{name}.npz"
     if not path.is_file():
-        raise UsageError(f"{name}: there is no {path}; put it there or give another --data-root")
+        raise UsageError(f"{name}: there is no {path}; make it from {source}, or give another --data-root")
     return path
 
 
