@@ -32,9 +32,18 @@ def test_it_opens_with_the_verdict(verdict: str) -> None:
 def test_targets_floors_controls_and_flags_are_there() -> None:
     rendered = html(sample()[0])
     assert rendered.count("<table>") == 2
-    assert rendered.count("<tr>") == (1 + 4) + (1 + 3)
+    assert rendered.count("<tr>") == (1 + 4) + (1 + 2), "four targets, two floors"
     for part in ("97.4\u00a0%", "0.982", "0.970 to 0.994", "0.993", "Canary: not run.", "not-converged", "mnist5k"):
         assert part in rendered
+
+
+def test_the_oracle_is_no_floor() -> None:
+    """It looks at the victim; the table is headed: without observing the features."""
+    rows = [line for line in markdown(sample()[0]).splitlines() if "Oracle" in line]
+    assert rows == [
+        "Oracle: the nearest public picture, chosen by looking at the victim: leak 0.118, ssim 0.502. "
+        "No attacker can look, so this is no floor."
+    ]
 
 
 def test_names_cannot_break_out() -> None:
@@ -46,7 +55,7 @@ def test_names_cannot_break_out() -> None:
         targets.append(replace(target, record=replace(target.record, defense=defense)))
     flags = (replace(audit.flags[0], where="<script>x</script>"), *audit.flags[1:])
     rendered = html(replace(audit, targets=tuple(targets), command="echo '```' && true", flags=flags))
-    assert rendered.count("<tr>") == 9
+    assert rendered.count("<tr>") == 8
     for tag in ("<img", "<script", "<a ", "<em>"):
         assert tag not in rendered
     assert "echo '```' &amp;&amp; true" in rendered

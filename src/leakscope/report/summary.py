@@ -110,15 +110,21 @@ def _bounds(targets: list[Target]) -> list[str]:
 
 
 def _floors(floors: Mapping[str, Mapping[str, Summary]]) -> str:
+    """What an attacker has who observes nothing; the oracle, which looks at the victim, stands outside the table."""
     names = list(dict.fromkeys(name for scores in floors.values() for name in scores))
+    told = {floor: words.FLOORS.get(floor, text(floor)) for floor in floors}
     rows = (
-        (
-            words.FLOORS.get(floor, text(floor)),
-            *(number(scores[name].mean if name in scores else None) for name in names),
-        )
+        (told[floor], *(number(scores[name].mean if name in scores else None) for name in names))
         for floor, scores in floors.items()
+        if floor not in words.ORACLES
     )
-    return table(("Without observing the features", *map(text, names)), rows)
+    oracles = (
+        f"{told[floor]}: {', '.join(f'{text(name)} {number(score.mean)}' for name, score in scores.items())}. "
+        "No attacker can look, so this is no floor."
+        for floor, scores in floors.items()
+        if floor in words.ORACLES
+    )
+    return "\n\n".join([table(("Without observing the features", *map(text, names)), rows), *oracles])
 
 
 def _flags(report: AuditReport) -> list[str]:
