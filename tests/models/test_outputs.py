@@ -91,6 +91,8 @@ def test_several_inputs_become_one() -> None:
     assert found[0].target.cut == "network.first"
     with pytest.raises(UsageError, match="one row"):
         leakscope.OneInput(net, torch.zeros(3, 2))
+    with pytest.raises(UsageError, match=r"required positional argument.*leakscope\.OneInput"):
+        instantiate(Given.of(net), (1, 8, 8), 10)
 
 
 def test_a_compiled_network_is_that_which_was_compiled() -> None:

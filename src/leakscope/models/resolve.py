@@ -108,7 +108,11 @@ def instantiate(
         raise ended_by(error) from None
     except Exception as error:  # whatever a user's forward raises
         reason = said_by(error) or type(error).__name__
-        raise UsageError(f"{name} cannot read {size} pictures ({reason}); resize them or take another model") from None
+        several = isinstance(error, TypeError) and "required positional argument" in reason
+        remedy = (
+            "hold its other inputs fixed with leakscope.OneInput" if several else "resize them or take another model"
+        )
+        raise UsageError(f"{name} cannot read {size} pictures ({reason}); {remedy}") from None
     if classes == 0:
         if not isinstance(scores, Tensor) or scores.ndim == 0 or len(scores) != 2:
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
