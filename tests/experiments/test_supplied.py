@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import leakscope
+from leakscope.cli import app, run
 from leakscope.core.data import DATASETS
 from leakscope.core.errors import UsageError
 from leakscope.experiments.config import AuditConfig
@@ -140,6 +141,34 @@ def test_nobody_said_what_given_weights_were_trained_on(own: dict[str, Any], tmp
     assert "training data are unknown" in (tmp_path / "report" / "report.html").read_text()
     # Random weights on random pictures: no use, and it is said.
     assert "accuracy-collapsed" in {flag.id for flag in audit.report.flags}
+
+
+def test_weights_and_one_folder_say_nothing_about_training(own: dict[str, Any], tmp_path: Path) -> None:
+    """No part may be called training pictures, none unseen, and what users send may have been seen."""
+    folder = _fill(tmp_path / "data", 12, 0)
+    leakscope.audit(own.pop("model"), f"folder:{folder}", cut=own.pop("cuts"), out=tmp_path / "report", **own)
+    for name in ("report.html", "onepage.html", "summary.md"):
+        text = (tmp_path / "report" / name).read_text()
+        assert "not trained on" not in text
+        assert "training the network" not in text
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "its training data are unknown" in page
+    assert "the network may have seen them in training" in page
+
+
+def test_the_command_line_takes_folders_and_normalisation(
+    own: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts = {"private": 0, "heldout": 100, "public": 200}
+    parts = {name: str(_fill(tmp_path / name, 4, first)) for name, first in starts.items()}
+    words = ["attack", "--model", own["model"], "--weights", own["weights"], "--cut", "2", "--attack", "ridge"]
+    words += [word for name, folder in parts.items() for word in (f"--{name}", folder)]
+    words += ["--normalize", "0.5/0.25", "--victims", "2", "--set", "metrics=[leak]", "--json"]
+    assert run(app, [*words, "--store", str(tmp_path / "store")]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    same = _plan(**parts, **own, normalize="0.5/0.25")
+    assert found["target"]["key"] == same.targets[0].key
+    assert found["result"]["victims"] == same.scene.first_victims.digest()
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0.5/0.25", 2.0), ("imagenet", (1 - 0.485) / 0.229), ("none", 1.0)])

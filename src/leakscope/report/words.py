@@ -87,7 +87,7 @@ ORACLES = frozenset({"nearest-public"})
 GLOSSARY = (
     (
         "Accuracy",
-        "How often the network is right on pictures it was not trained on. A network that leaks little because it "
+        "How often the network is right on the pictures of the part heldout. A network that leaks little because it "
         "learnt little is no use, so the two always stand side by side.",
     ),
     (
