@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -51,6 +52,9 @@ def test_what_init_writes_is_what_audit_reads(
     assert run(app, ["audit", "leakscope.yaml", "--evidence", "E1", "--gate", "leak<=0.5 at E1", "--dry-run"]) == 0
     assert run(app, ["init"]) == 2
     assert "already" in capsys.readouterr().err
+    offered = re.findall(r"^# ([a-z]+): \S", Path("leakscope.yaml").read_text(), re.MULTILINE)
+    assert {"private", "heldout", "public", "weights", "normalize"} <= set(offered), "it is commented"
+    assert set(offered) <= set(AuditConfig.model_fields), "with settings that exist"
 
 
 def test_show_finds_what_train_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import leakscope
+from leakscope.cli import app, run
 from leakscope.core.errors import UsageError
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.export import export_target
@@ -118,6 +120,26 @@ def test_given_weights_are_trained_on_with_a_defence(place: Workplace, tmp_path:
     state, before = further.split.state_dict(), begun.split.state_dict()
     assert all(torch.equal(before[name], first.split.state_dict()[name]) for name in before)
     assert any(not torch.equal(state[name], before[name]) for name in before)
+
+
+def test_the_command_line_trains_given_weights_on_and_exports_an_own_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`train --weights` with a defence, `export` of what it printed, and `load`: nothing else is needed."""
+    (tmp_path / "mine.py").write_text(OWN)
+    begun = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 10))
+    save_weights(begun, tmp_path / "own.safetensors")
+    store = ["--store", str(tmp_path / "store"), "--quiet"]
+    words = ["--model", f"{tmp_path}/mine.py:build", "--weights", str(tmp_path / "own.safetensors"), "--data", "digits"]
+    words += ["--cut", "2", "--defense", "nopeek+gaussian:sigma=0.1", "--epochs", "1", "--json"]
+    assert run(app, ["train", *words, *store]) == 0
+    (trained,) = json.loads(capsys.readouterr().out)
+    assert run(app, ["export", trained["key"], "--out", str(tmp_path / "zoo"), "--allow-code", *store]) == 0
+    loaded = leakscope.load(tmp_path / "zoo", trust_code=True, device="cpu")
+    x = torch.rand(2, 1, 8, 8)
+    sent = loaded.client(x)
+    assert not torch.equal(sent, loaded.client(x)), "the noise is part of what was exported"
+    assert loaded.server(sent).shape == (2, 10)
 
 
 def test_an_own_file_is_exported_with_its_source_and_runs_only_when_allowed(place: Workplace, tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+import leakscope
 from leakscope.core import progress
 from leakscope.experiments.finished import Audit
 from tests.report.sample import sample
@@ -75,6 +78,25 @@ def test_summary_and_frame() -> None:
     assert audit.summary().startswith("# Leakscope: Fail")
     pytest.importorskip("pandas")
     assert len(audit.to_frame()) == len(audit.results)
+
+
+@pytest.mark.parametrize(
+    ("shell", "asked", "shown"),
+    [("ZMQInteractiveShell", None, True), ("TerminalInteractiveShell", None, False), ("", True, True),
+     ("ZMQInteractiveShell", False, False)],
+)  # fmt: skip
+def test_progress_is_shown_in_notebooks_and_where_it_is_asked_for(
+    shell: str, asked: bool | None, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel is told by the class of its shell, as IPython names it."""
+    running = type(shell, (), {})() if shell else None
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: running))
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
+    leakscope.audit(
+        net, "digits", cut="1", progress=asked, attacks=["ridge"], victims=4, metrics=["leak"],
+        splits={"private": 60, "heldout": 40, "public": 60},
+    )  # fmt: skip
+    assert (re.search(r"audit: (\d+) of \1 jobs", capsys.readouterr().err) is not None) is shown
 
 
 def test_one_line_is_written_again_and_again() -> None:

@@ -8,17 +8,18 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import leakscope
 from leakscope.cli import app, run
-from leakscope.core.attack import ATTACKS
+from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.defense import Defense, Stack, build_defense
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import describe, label
+from leakscope.core.threat import Access, View
 from leakscope.defenses.gaussian import Gaussian
 from leakscope.models.resolve import resolve
 
@@ -171,6 +172,20 @@ def test_classes_and_instances_go_through_the_interface() -> None:
     assert labels == ["Doubled", "Doubled:factor=4.0", "Doubled:factor=3.0+gaussian"]
     with pytest.raises(UsageError, match="is no attack"):
         leakscope.attack("convnet", "digits", attacks=[Doubled], **SMALL)
+
+
+def test_so_do_attacks() -> None:
+    @dataclass(frozen=True)
+    class Flat(Attack):
+        needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES})
+        level: float = 0.5
+
+        def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
+            return Reconstruction(torch.full((len(seen), *view.image_shape), self.level))
+
+    found = leakscope.attack("convnet", "digits", attacks=[Flat, Flat(0.25)], **SMALL)
+    assert [entry.result.attack.label for entry in found] == ["Flat", "Flat:level=0.25"]
+    assert found[0].result.leak != found[1].result.leak
 
 
 def test_the_how_to_pages_run() -> None:

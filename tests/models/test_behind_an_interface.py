@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import runpy
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -176,6 +179,34 @@ def test_a_server_gives_away_what_its_network_does(labels: bool, tmp_path: Path)
     assert far.leak == pytest.approx(near.leak, abs=1e-5)
     assert far.threat.access == near.threat.access
     assert (Access.SCORES in far.threat.access) is not labels
+
+
+def _json(url: str, body: object) -> dict[str, Any]:
+    """One request as any other program would send it."""
+    data = None if body is None else json.dumps(body).encode()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(urllib.request.Request(url, data), timeout=30) as response:
+        told: dict[str, Any] = json.load(response)
+    return told
+
+
+def test_the_documented_protocol_is_the_one_that_is_spoken() -> None:
+    """What the page shows is what the example server says and answers, and what a client of ours accepts."""
+    page = (ROOT / "docs" / "how-to" / "behind-an-interface.md").read_text()
+    lines = [line for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    about, request, answer = map(json.loads, lines)
+    x = torch.rand(2, 1, 8, 8)
+    network = _network()
+    pixels = base64.b64encode(x.numpy().astype("<f4").tobytes()).decode()
+    with _running(SERVER(network, shape=[1, 8, 8], version="a", port=0)) as url:
+        told = _json(url, None)
+        scores = _json(url, {**request, "pixels": pixels})
+    assert told.keys() == about.keys() == set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert scores.keys() == answer.keys()
+    assert torch.allclose(torch.tensor(scores["scores"]), network(x), atol=1e-6)
+    for given in (answer, {"labels": [1, 0]}):
+        with _saying(about, given) as url:
+            assert resolve(url).build((1, 8, 8), 2)(x).argmax(1).tolist() == [1, 0]
 
 
 def test_the_command_line_audits_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,32 @@ def test_weights_as_a_model_are_explained(tmp_path: Path) -> None:
             resolve(name)
 
 
+def _lightning(net: nn.Module, path: Path) -> None:
+    pl = pytest.importorskip("lightning.pytorch", reason="the extra lightning is not installed")
+
+    class Net(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+    trainer = pl.Trainer(logger=False, barebones=True, accelerator="cpu")
+    trainer.strategy.connect(Net())
+    trainer.save_checkpoint(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wrapper", ["compile", "parallel", "lightning"])
+def test_checkpoints_of_real_wrappers_load(wrapper: str, tmp_path: Path) -> None:
+    net, other, path = _net(), _net(), tmp_path / "w.ckpt"
+    if wrapper == "lightning":
+        _lightning(net, path)
+    else:
+        wrapped: Any = torch.compile(net) if wrapper == "compile" else nn.DataParallel(net)
+        torch.save(wrapped.state_dict(), path)
+    load_weights(other, path)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "model._orig_mod.", "module._orig_mod.", "net."])
 def test_prefixes_of_wrappers_are_taken_off(prefix: str, tmp_path: Path) -> None:
     net, other = _net(), _net()

@@ -16,8 +16,11 @@ from leakscope.cli import app, run
 from leakscope.core import progress
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.plan import make_plan
-from leakscope.runners.audit import run_audits
+from leakscope.experiments.workplace import Workplace
+from leakscope.runners.audit import Labour, run_audits
+from leakscope.runners.devices import chosen
 from leakscope.runners.outlook import outlook
+from leakscope.store import Store
 from leakscope.store.care import rooms
 from leakscope.terminal import _RichListener, following
 
@@ -52,10 +55,6 @@ class _Line:
 
 
 def test_what_was_told_is_what_was_done(tmp_path: Path) -> None:
-    from leakscope.experiments.workplace import Workplace
-    from leakscope.runners.devices import chosen
-    from leakscope.store import Store
-
     plan = make_plan(AuditConfig.checked(SMALL))
     told = outlook([plan], tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -76,6 +75,15 @@ def test_what_was_told_is_what_was_done(tmp_path: Path) -> None:
     assert other.guessed == 0
 
 
+def test_the_time_that_is_told_includes_that_of_workers(tmp_path: Path) -> None:
+    """The page once told 11 s of a run of 105: what the process did that had waited for its workers."""
+    plan = make_plan(AuditConfig.checked(SMALL))
+    place, started = Workplace(Store(tmp_path), chosen("cpu")), time.monotonic()
+    (audit,) = run_audits([plan], place, command="test", labour=Labour(workers=1))
+    took = time.monotonic() - started
+    assert 0.9 * took - 0.5 <= audit.report.seconds <= took
+
+
 def test_the_checks_of_e2_are_counted() -> None:
     plan = make_plan(AuditConfig.checked({**SMALL, "evidence": "E2", "seeds": [0, 1, 2]}))
     told = outlook([plan], Path("/nowhere"))
@@ -86,7 +94,7 @@ def test_a_dry_run_tells_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     words = ["audit", "--data", "digits", "--attack", "ridge", "--dry-run", "--store", str(tmp_path / "none")]
     assert run(app, words) == 0
     shown = capsys.readouterr().out
-    for word in ("results", "controls", "CPU time", "memory", "disk", "of one core"):
+    for word in ("attacks    ridge", "results", "controls", "CPU time", "memory", "disk", "of one core"):
         assert word in shown
     assert run(app, [*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["expected"]["results"] == 2
