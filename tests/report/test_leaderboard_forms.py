@@ -108,6 +108,15 @@ def test_unlike_attacks_are_told_in_every_format(tmp_path: Path, form: str) -> N
         assert "±" not in told.partition("strongest")[2].replace("± 95", "")
 
 
+@pytest.mark.parametrize("form", ["html", "md", "tex"])
+def test_no_table_is_empty(tmp_path: Path, form: str) -> None:
+    """Neither where no family reaches a level of accuracy, nor where nothing matches."""
+    store, begun = keep(tmp_path, rivals()), {"html": "<tbody>", "md": "\n| --- |", "tex": r"\begin{tabular}"}[form]
+    for pattern, tables in (("*", 2), ("none", 1), ("nobody", 0)):
+        told = text(rivals(), form, store, tmp_path / "board", filters=[f"defense={pattern}"])
+        assert told.count(begun) == tables
+
+
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evil = "</script><img src=x onerror=alert(1)>|`&\\_%$ =cmd()"
     entries = [entry(evil, evil, 0, 0.5, 0.9, FlagId.DIVERGED, data=evil, command=f"leakscope {shlex.quote(evil)}")]

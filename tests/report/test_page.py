@@ -358,6 +358,16 @@ def test_the_summary_shows_the_worst_picture_of_what_is_judged() -> None:
     assert brief.whose == next(target.name for target in targets if not target.record.undefended)
 
 
+def test_the_worst_picture_and_the_summary_come_first() -> None:
+    """On paper the page begins with its one-page summary; on a screen every target shows its worst picture."""
+    text = page_text()
+    assert text.index('class="onepage"') < text.index('id="verdict"') < text.index('id="pictures"')
+    assert text.count('alt="Original of the worst victim') == 1 + len(sample()[0].targets)
+    assert "@media print" in text
+    folded = re.findall(r'<section id="([\w-]+)"[^>]*>\s*<details class="fold">', text)
+    assert {"threat", "controls", "reading", "reproduce"} <= set(folded), "few read them on a phone"
+
+
 def test_a_control_has_one_line_for_each_attack() -> None:
     results = [ControlResult(Control.NEGATIVE, "ridge", value, 0.05, value <= 0.05) for value in (-0.8, 0.2, -0.4)]
     report = ControlReport(Control.NEGATIVE, "what", False, 0.05, (*results, replace(results[0], attack="auto")))

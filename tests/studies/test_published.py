@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 from leakscope.cli import app, run
 from leakscope.core.attack import ATTACKS
 from leakscope.core.defense import DEFENSES
+from leakscope.core.words import Ruled
 from leakscope.studies.cut_defences import CLAIMS as CUT
 from leakscope.studies.faces import ALL_DEPTHS, STOPPED
 from leakscope.studies.faces import CLAIMS as FACES
@@ -21,7 +23,7 @@ from leakscope.studies.picks import Pick
 from leakscope.studies.published import PAPERS, PublishedTable, beside, paper
 from leakscope.studies.reproductions import configs, configured, coverage, listed, reproduction
 from leakscope.studies.sparse_coding import CLAIMS as SCA
-from leakscope.studies.study import STUDIES
+from leakscope.studies.study import STUDIES, read_page
 from leakscope.studies.summary import claims_table, results_index
 
 from .world import World, target
@@ -189,6 +191,22 @@ def test_coverage_and_names_are_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert run(app, ["reproduce", "table9"]) == 2
     assert "reproduction" in capsys.readouterr().err
     assert run(app, ["reproduce", "mixcon-table1", "--scale", "nonsense"]) == 2
+
+
+def test_the_index_tells_of_each_paper_what_held_how_sure_and_shows_one_picture() -> None:
+    results = Path(__file__).parents[2] / "docs" / "results"
+    sections = dict(part.split("\n", 1) for part in results_index(results).removeprefix("## ").split("\n\n## "))
+    assert list(sections) == [paper(name).short for name in PAPERS]
+    for name in PAPERS:
+        found = paper(name)
+        told, claims = sections[found.short], [own for part in read_page(results / found.study) for own in part.claims]
+        assert f"({found.study}.md)" in told
+        pictures = re.findall(r"!\[.+\]\((.+)\)", told)
+        assert [(results / picture).is_file() for picture in pictures] == ([True] if claims else [])
+        for verdict, words in zip(Ruled, ("Held", "Did not hold", "Cannot tell"), strict=True):
+            count = sum(claim.verdict is verdict for claim in claims)
+            assert not claims or f"**{words}: {count}**" in told
+        assert not claims or "**How sure:** " in told
 
 
 def test_a_paper_without_figures_says_so(tmp_path: Path) -> None:
