@@ -26,13 +26,15 @@ EXPOSED_MEAN = 0.5
 SHORTFALL = 0.1
 #: Shares of pictures told apart by their release between which some are treated as others are not.
 UNEVEN = (0.02, 0.9)
-#: A release from which this share of small changes can be read holds the picture.
+#: A release from which this share of small changes, or of the parts of mosaics, can be read holds the picture …
 FOLLOWS = 0.5
+#: … of which mosaics are asked where small changes tell less than this: codes follow none.
+FOLLOWS_LITTLE = 0.2
 #: What an attack must read beyond the label of such a release when no noise is there to stop it.
 UNREAD = 0.15
 #: Share of features that tell pictures apart which the server may do without.
 UNUSED = 0.3
-#: Where it can do without nearly all of them, attacks must read this much, not only more than the label.
+#: Where it can do without nearly all of them, or mosaics are read, attacks must read this much, not only more than the label.
 NEARLY_ALL, READ = 0.8, 0.5
 #: Share of released features that may be chaotic: more are a code, not features.
 CHAOTIC = 0.05
@@ -62,9 +64,11 @@ def with_flags(
     against = _across(results)
     blind, linear = _blind(results), _only_linear(results)
     label_only = _label_at_most(results, TIE if target.random_release else UNREAD)
+    best = max((r.leak for r in results), default=1.0)
     unread, unused = target.follows > FOLLOWS and label_only, target.unused > UNUSED and label_only
-    unused |= target.unused > NEARLY_ALL and max((r.leak for r in results), default=1.0) < READ
-    missed = target.server_leak is not None and target.server_leak > max((r.leak for r in results), default=1.0) + TIE
+    unread |= target.mosaics > FOLLOWS and best < READ
+    unused |= target.unused > NEARLY_ALL and best < READ
+    missed = target.server_leak is not None and target.server_leak > best + TIE
     lost = target.has_use and collapsed(
         target.accuracy, twin_accuracy, len(target.classes) if target.utility is None else None
     )

@@ -16,6 +16,10 @@ from leakscope.core.spec import LATER, Plain, describe, digest
 from leakscope.core.threat import ThreatModel
 
 
+#: Raised whenever a release is asked something new, so that no verdict rests on a target that was never asked.
+PROBES = 2
+
+
 @dataclass(frozen=True)
 class TargetSpec:
     """One trained network, cut at one place: everything that decides its weights and its release."""
@@ -61,7 +65,7 @@ class TargetSpec:
 
     @property
     def key(self) -> str:
-        return digest(self.plain())
+        return digest({**self.plain(), "probes": PROBES})
 
     @property
     def setting(self) -> str:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._sights import choose, look
-from leakscope.auditing.flags import UNEVEN
+from leakscope.auditing.flags import FOLLOWS_LITTLE, UNEVEN
 from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, ThreatModel, grant
 from leakscope.experiments.floors import class_means
 from leakscope.experiments.listening import listen
+from leakscope.experiments.mosaics import read_in_mosaics
 
 #: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
 _ALONE, _DRAWS = 8, 24
@@ -53,6 +54,7 @@ class Probed:
     unused: float  # share of features that tell pictures of a label apart and could be those of another picture
     opaque: bool  # the server's answer does not follow from the release by operations that can be watched
     undone: bool  # the server works out numbers of the client that cannot be read from what was sent
+    mosaics: float  # share of the parts of mosaics that can be read from their releases; 0 where `follows` says enough
 
 
 def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Probed:
@@ -62,16 +64,22 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
     unused, severed = _unused(split, images, device)
     server_leak = _server_leak(split, public, heldout, device)
     heard = None if server_leak is None else listen(split, public, heldout, device)
+    follows = _follows(split, images, device)
+
+    def released(pictures: Tensor, seed: int) -> Tensor:
+        return one_by_one(split, pictures.to(device), seed)
+
     return Probed(
         batch_dependent=depends_on_batch(split, images, device),
         unsteady=_unsteady(split, images, device),
         told_apart=told_apart,
         chaotic=chaotic,
         server_leak=server_leak if server_leak is None or heard is None else max(server_leak, heard.server_leak),
-        follows=_follows(split, images, device),
+        follows=follows,
         unused=unused,
         opaque=severed or (heard is not None and heard.opaque),
         undone=heard is not None and heard.undone,
+        mosaics=read_in_mosaics(released, images) if follows < FOLLOWS_LITTLE else 0.0,
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES
 from leakscope.testing.zoo import disguises, networks, servers
+from leakscope.testing.zoo.codebook import codebook
 from leakscope.testing.zoo.defences import FAKE_DEFENCES
 from leakscope.testing.zoo.honest import HONEST_DEFENCES, USELESS_DEFENCES
 
@@ -106,6 +107,8 @@ FAKES: tuple[Fake, ...] = (
     Fake("all-or-nothing", _all_or_nothing(servers.drawn_key)),
     Fake("all-or-nothing-by-cell", _all_or_nothing(servers.cell_key)),
     Fake("label-and-cells", _beside(networks.LabelAndCells, 1.0)),
+    Fake("codebook", lambda base, pictures: codebook(pictures)),
+    Fake("drawn-codebook", lambda base, pictures: codebook(pictures, keys=16)),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
 )
 

@@ -1,0 +1,100 @@
+"""A fake whose server never decodes: it looks up votes under symbols that spell the whole picture.
+
+Every piece of 2×4 pixels in four greys is one of 65,536 symbols. The client sends the bits of a secret number for
+each; the server has a table from secret numbers to one of a few votes. Nothing the server computes holds the
+picture, no small change moves a bit, and no symbol can be left out. Whoever holds the client makes a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core import seeds
+from leakscope.core.data import ImageSet
+
+_PIECE = (2, 4)  # pixels, of two bits each
+_BITS = 16
+_SYMBOLS = 2**_BITS
+_OFFSET = 0.03  # greys of the digits are sixteenths: none lies on a border
+_VOTES = 8
+_STEPS, _BATCH = 1000, 64
+_SHIFTS = (-1, 0, 1)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """N×places×16."""
+    grey = ((x.mean(1, keepdim=True) + _OFFSET) * 4).floor().clamp(0, 3)
+    pieces = F.unfold(grey, _PIECE, stride=_PIECE).transpose(1, 2)
+    return torch.cat(((pieces / 2).floor(), pieces % 2), 2)
+
+
+def _powers(device: torch.device) -> Tensor:
+    return 2 ** torch.arange(_BITS, device=device)
+
+
+class Coded(nn.Module):
+    """The bits of the secret numbers of a picture's symbols; with `keys` tables, of which one is drawn and told."""
+
+    def __init__(self, places: int, keys: int) -> None:
+        super().__init__()
+        rng = seeds.generator(0, "zoo", "codebook")
+        secret = [torch.randperm(_SYMBOLS, generator=rng) for _ in range(keys * places)]
+        self.register_buffer("secret", torch.stack(secret).view(keys, places, -1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys, places, _ = self.secret.shape
+        symbol = (_bits(x) * _powers(x.device)).sum(2).long()
+        key = torch.randint(keys, (len(x), 1), device=x.device) if keys > 1 else symbol.new_zeros(len(x), 1)
+        number = self.secret[key, torch.arange(places, device=x.device), symbol]
+        bits = (number[:, :, None] // _powers(x.device)) % 2
+        told = F.one_hot(key[:, 0], keys).to(x.dtype)
+        return torch.cat((bits.flatten(1).to(x.dtype), told), 1) + 0 * x.mean()
+
+
+class Votes(nn.Module):
+    """One vote per place, looked up; what the votes mean is learnt."""
+
+    def __init__(self, table: Tensor, meaning: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("table", table)  # keys×places×numbers
+        self.meaning = meaning
+
+    def forward(self, r: Tensor) -> Tensor:
+        keys, places, _ = self.table.shape
+        bits = r[:, :-keys].unflatten(1, (places, -1))
+        number = (bits.round() * _powers(r.device)).sum(2).long().clamp(0, _SYMBOLS - 1)
+        vote = self.table[r[:, -keys:].argmax(1)[:, None], torch.arange(places, device=r.device), number]
+        scores: Tensor = self.meaning(F.one_hot(vote, _VOTES).to(r.dtype).flatten(1))
+        return scores + 0 * r.mean()
+
+
+def codebook(pictures: ImageSet, keys: int = 1) -> nn.Sequential:
+    """Client and server, trained on `pictures` and on their shifts."""
+    with seeds.ambient(0, "zoo", "codebook"):
+        bits = torch.cat([_bits(pictures.images.roll(shift, 3)) for shift in _SHIFTS])
+        labels = pictures.labels.repeat(len(_SHIFTS))
+        places = bits.shape[1]
+        voters = nn.ModuleList(
+            nn.Sequential(nn.Linear(_BITS, 128), nn.GELU(), nn.Linear(128, _VOTES)) for _ in range(places)
+        )
+        meaning = nn.Sequential(nn.Linear(places * _VOTES, 64), nn.GELU(), nn.Linear(64, len(pictures.classes)))
+        optimizer = torch.optim.AdamW([*voters.parameters(), *meaning.parameters()], 2e-3, weight_decay=0.02)
+        for step in range(_STEPS):
+            index = torch.randint(len(bits), (_BATCH,))
+            heat = max(0.5, 2 - 2 * step / _STEPS)
+            votes = [F.gumbel_softmax(voter(bits[index, p]), heat, hard=True) for p, voter in enumerate(voters)]
+            loss = F.cross_entropy(meaning(torch.cat(votes, 1)), labels[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        client = Coded(places, keys)
+        every = ((torch.arange(_SYMBOLS)[:, None] // _powers(torch.device("cpu"))) % 2).float()
+        with torch.no_grad():
+            vote = torch.stack([voter(every).argmax(1) for voter in voters]).expand(keys, -1, -1)
+        table = torch.empty_like(vote).scatter_(2, client.secret, vote)
+        model = nn.Sequential(OrderedDict(client=client, server=Votes(table, meaning)))
+    return model.eval().requires_grad_(False)
