@@ -34,7 +34,7 @@ FOLLOWS_LITTLE = 0.2
 UNREAD = 0.15
 #: Share of features that tell pictures apart which the server may do without.
 UNUSED = 0.3
-#: Where it can do without nearly all of them, or mosaics are read, attacks must read this much, not only more than the label.
+#: Where it can do without nearly all of them, or mosaics are read, attacks must read this much, not the label alone.
 NEARLY_ALL, READ = 0.8, 0.5
 #: Share of released features that may be chaotic: more are a code, not features.
 CHAOTIC = 0.05
