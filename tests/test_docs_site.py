@@ -135,6 +135,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
         loaded = re.findall(r"<(?:script|img|iframe|source)[^>]* src=\"?([^\" >]+)", page.read_text())
         loaded += re.findall(r"<link[^>]* rel=\"?(?:stylesheet|icon|preload)[^>]* href=\"?([^\" >]+)", page.read_text())
         assert not [address for address in loaded if re.match(r"(https?:)?//", address)], page
+        assert "| --- |" not in page.read_text(), f"{page}: a table is shown as it was written"
     # Opened from disk a page may not fetch: the index of the search must come as a script.
     index = (site / "search" / "search_index.js").read_text()
     assert index.startswith("var __index = ")
