@@ -32,6 +32,7 @@ _WEIGHTS = (1.0, 30.0)  # of the columns of a sight that joins
 _TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "fraction": lambda z: z - z.round(),
     "logarithm": lambda z: z.sign() * z.abs().log1p(),
+    "signs of zeros": lambda z: (z == 0) * torch.copysign(torch.ones_like(z), z),
 }
 
 

@@ -29,7 +29,7 @@ _EFFORTS: dict[str, Effort] = {
 }
 
 
-@ATTACKS.register("auto", revision=5)
+@ATTACKS.register("auto", revision=6)
 @dataclass(frozen=True)
 class Auto(Attack):
     """Does what the threat allows, cheapest first, and keeps what helps on pictures of its own.

@@ -25,8 +25,8 @@ from leakscope.experiments.mosaics import read_in_mosaics
 _ALONE, _DRAWS = 8, 24
 #: Sizes of the batches in which it is asked, beside one picture alone.
 _SIZES = (2, 16, 64, 256)
-#: Pictures whose releases are compared one by one.
-_COMPARED = 128
+#: Pictures whose releases are compared one by one, and those of them that are released at several places.
+_COMPARED, _PLACED = 128, 32
 #: A change of a picture that nobody sees: its deviation in pixels of range one.
 _UNSEEN = 2e-3
 #: A feature is chaotic when that change moves it by this share of what another picture would.
@@ -188,25 +188,42 @@ def one_by_one(split: SplitModel, images: Tensor, seed: int = 5) -> Tensor:
     """
     few = images[:_ALONE]
     if _same(_drawn(split, few, 0), _drawn(split, few, 1)):
-        return torch.cat([_drawn(split, part, seed) for part in images.split(64)]).flatten(1).cpu().double()
+        return _told(torch.cat([_drawn(split, part, seed) for part in images.split(64)]))
     with seeds.ambient(0, "probe"):
         first = split.encode(few)
     with seeds.ambient(1, "probe"):
         steady = _same(first, split.encode(few))
     if not steady:
-        return torch.cat([_drawn(split, x[None], seed) for x in images]).flatten(1).cpu().double()
+        return _told(torch.cat([_drawn(split, x[None], seed) for x in images]))
     rows = []
     for z in torch.cat([split.encode(part) for part in images.split(64)]).split(1):
         with seeds.ambient(seed, "probe"):
             rng = seeds.generator(seed, "probe", device=images.device)
             rows.append(split.defense.release(z, rng, training=split.training))
-    return torch.cat(rows).flatten(1).cpu().double()
+    return _told(torch.cat(rows))
 
 
-def alike(first: Tensor, second: Tensor) -> Tensor:
+def _told(released: Tensor) -> Tensor:
+    """N×D in double precision, and −1 for a negative zero: it equals zero, and its sign is sent all the same."""
+    flat = released.flatten(1).cpu().double()
+    return torch.where((flat == 0) & flat.signbit(), -1.0, flat)
+
+
+def alike(first: Tensor, second: Tensor, rounding: Tensor) -> Tensor:
     """N×M: which rows of two releases are the same but for round-off."""
-    level = 1e-5 * torch.maximum(first.abs().amax(0), second.abs().amax(0))
-    return torch.stack([((second - row).abs() <= level).all(1) for row in first])
+    return torch.stack([((second - row).abs() <= rounding).all(1) for row in first])
+
+
+@torch.no_grad()
+def rounding(split: SplitModel, images: Tensor) -> Tensor:
+    """By how much each feature of a picture differs where only its place in a batch and the batch's size do.
+
+    Measured and not assumed: digits that a network rounds always alike can carry a message, however low they are.
+    """
+    few = images[:_PLACED]
+    first = one_by_one(split, few)
+    others = [one_by_one(split, few.flip(0)).flip(0), *(one_by_one(split, few[:size]) for size in (1, 2, 7))]
+    return 2 * torch.stack([(other - first[: len(other)]).abs().amax(0) for other in others]).amax(0)
 
 
 @torch.no_grad()
@@ -222,8 +239,11 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device) -> tuple[flo
     labels = torch.cat(scores).argmax(1).cpu()
     peers = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
     counted = peers.any(1)
-    released = one_by_one(split, sample)
-    told = [((alike(one, one) & peers).any(1).logical_not() & counted).sum() for one in _again(split, sample, released)]
+    released, level = one_by_one(split, sample), rounding(split, sample)
+    told = [
+        ((alike(one, one, level) & peers).any(1).logical_not() & counted).sum()
+        for one in _again(split, sample, released)
+    ]
     enough = int(counted.sum()) >= _COMPARED // 8
 
     rng = seeds.generator(0, "probe", "unseen", device=device)
@@ -295,8 +315,8 @@ def _unused(split: SplitModel, images: Tensor, device: torch.device) -> tuple[fl
         gradient = torch.autograd.grad(own, sent, allow_unused=True)[0] if scores.requires_grad else None
     if gradient is None:
         return 0.0, True
-    spread = one_by_one(split, sample)
-    telling = spread.std(0) > 1e-6 * spread.abs().amax(0).clamp_min(1e-30)
+    spread, level = one_by_one(split, sample), rounding(split, sample)
+    telling = spread.std(0) > level
     places = telling.nonzero()[:, 0]
     if len(places) < 2:
         return 0.0, False
@@ -323,7 +343,7 @@ def _unused(split: SplitModel, images: Tensor, device: torch.device) -> tuple[fl
         return 0.0, False
     free = torch.cat(groups[:low])
     peers = (labels[:, None] == labels).cpu() & ~torch.eye(len(labels), dtype=torch.bool)
-    told = ~(alike(spread[:, free], spread[:, free]) & peers).any(1) & peers.any(1)
+    told = ~(alike(spread[:, free], spread[:, free], level[free]) & peers).any(1) & peers.any(1)
     tells = float(told.float().mean()) > UNEVEN[0]
     return (len(free) / len(places) if tells else 0.0), False
 

@@ -25,7 +25,7 @@ from leakscope.experiments.budget import budget_checks
 from leakscope.experiments.experiment import TargetSpec
 from leakscope.experiments.floors import FLOORS, class_means, near_duplicates
 from leakscope.experiments.goal import GOALS, Goal, Scores
-from leakscope.experiments.probes import alike, one_by_one
+from leakscope.experiments.probes import alike, one_by_one, rounding
 from leakscope.experiments.scene import Scene
 from leakscope.experiments.stages import Case, Target, reconstruct, run_case, summaries, train_target
 from leakscope.experiments.workplace import Workplace
@@ -233,7 +233,7 @@ def _table(
     public, victims = case.public.images[:_TABLE], case.victims.images
     seen = one_by_one(target.split, victims.to(place.device))
     known = one_by_one(target.split, public.to(place.device))
-    same = alike(seen, known).double().cpu()
+    same = alike(seen, known, rounding(target.split, victims.to(place.device))).double().cpu()
     guess = (same @ public.flatten(1).double() / same.sum(1, keepdim=True).clamp_min(1)).float().view_as(victims)
     leak = [metric for metric in scene.metrics if metric.name == "leak"]
     least = measured(scene, guess, case.victims, case.public, leak)["leak"].mean().item() - BLIND

@@ -107,6 +107,7 @@ FAKES: tuple[Fake, ...] = (
     Fake("all-or-nothing", _all_or_nothing(servers.drawn_key)),
     Fake("all-or-nothing-by-cell", _all_or_nothing(servers.cell_key)),
     Fake("label-and-cells", _beside(networks.LabelAndCells, 1.0)),
+    Fake("negative-zeros", _beside(networks.NegativeZeros, 0.03)),
     Fake("codebook", lambda base, pictures: codebook(pictures)),
     Fake("drawn-codebook", lambda base, pictures: codebook(pictures, keys=16)),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
