@@ -39,6 +39,8 @@ def _powers(device: torch.device) -> Tensor:
 class Coded(nn.Module):
     """The bits of the secret numbers of a picture's symbols; with `keys` tables, of which one is drawn and told."""
 
+    secret: Tensor  # keys×places×symbols
+
     def __init__(self, places: int, keys: int) -> None:
         super().__init__()
         rng = seeds.generator(0, "zoo", "codebook")
@@ -58,9 +60,11 @@ class Coded(nn.Module):
 class Votes(nn.Module):
     """One vote per place, looked up; what the votes mean is learnt."""
 
+    table: Tensor  # keys×places×numbers
+
     def __init__(self, table: Tensor, meaning: nn.Module) -> None:
         super().__init__()
-        self.register_buffer("table", table)  # keys×places×numbers
+        self.register_buffer("table", table)
         self.meaning = meaning
 
     def forward(self, r: Tensor) -> Tensor:
