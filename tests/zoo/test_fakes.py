@@ -27,7 +27,7 @@ REFUSED = {"infinity", "no-number"}
 #: A server that leaves PyTorch cannot be parted from its client: refused as well.
 INSEPARABLE = {"elsewhere"}
 #: Half a minute and more each: run with the ten seeds only.
-SLOW = set() if "LEAKSCOPE_ZOO_SEEDS" in os.environ else {"low-digits (defence)", "behind-chaff"}
+SLOW = set() if "LEAKSCOPE_ZOO_SEEDS" in os.environ else {"low-digits (defence)", "behind-chaff", "drawn-codebook"}
 #: Their servers read a vote for each piece of the picture, and no more.
 VOTING = {"codebook", "drawn-codebook"}
 #: What must be among the flags of fakes that attacks do not see through.

@@ -21,7 +21,7 @@ _BITS = 16
 _SYMBOLS = 2**_BITS
 _OFFSET = 0.03  # greys of the digits are sixteenths: none lies on a border
 _VOTES = 8
-_STEPS, _BATCH = 1000, 64
+_STEPS, _BATCH = 500, 64
 _SHIFTS = (-1, 0, 1)
 
 
