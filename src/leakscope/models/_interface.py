@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.errors import UsageError
-from leakscope.models.architecture import Architecture
+from leakscope.models.architecture import Brought
 
 Answers = Literal["scores", "labels"]
 #: What a caller hands over: N×C×H×W pixels in [0, 1] to N×K scores, or to N labels.
@@ -57,7 +57,7 @@ class Interface(nn.Module):
         return read
 
 
-class Behind(Architecture):
+class Behind(Brought):
     """An architecture without weights: what it is cut at, and all an attacker gets, is its answer."""
 
     answer_layer: ClassVar[str] = "answer"
@@ -65,14 +65,6 @@ class Behind(Architecture):
     @property
     def default_cuts(self) -> tuple[str, ...]:
         return (self.answer_layer,)
-
-    @property
-    def foreign(self) -> bool:
-        return True
-
-    @property
-    def trained(self) -> bool:
-        return True
 
     @property
     def gives(self) -> Answers:

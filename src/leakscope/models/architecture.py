@@ -57,6 +57,23 @@ class Architecture(ABC):
         del split
 
 
+class Brought(Architecture):
+    """A network that somebody else made and trained; its field `normalize` says what its weights expect."""
+
+    normalize: str = ""
+
+    @property
+    def foreign(self) -> bool:
+        return True
+
+    @property
+    def trained(self) -> bool:
+        return True
+
+    def normalization(self) -> nn.Module | None:
+        return normalization_from(self.normalize)
+
+
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

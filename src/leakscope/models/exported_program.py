@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from leakscope.core.errors import UsageError
-from leakscope.models.architecture import MODELS, Architecture, normalization_from, normalize_field
+from leakscope.models.architecture import MODELS, Brought, normalize_field
 from leakscope.models.weights import file_digest
 
 #: The check of input shapes that torch puts in front of a program; batches of an audit differ in size.
@@ -19,7 +19,7 @@ _GUARDS = "_guards_fn"
 
 @MODELS.register("pt2")
 @dataclass(frozen=True)
-class ExportedProgram(Architecture):
+class ExportedProgram(Brought):
     """A network that `torch.export.save` wrote to the file `path`; its cuts are the operations of its graph.
 
     PyTorch reads parts of such files by unpickling, which can run code: `trust_code` says that you trust the file,
@@ -42,17 +42,6 @@ class ExportedProgram(Architecture):
                 f"{self.path} is a torch.export program, parts of which PyTorch reads with pickle, which can run code: "
                 f"if you trust the file, write --model pt2:{self.path},trust_code=true"
             )
-
-    @property
-    def foreign(self) -> bool:
-        return True
-
-    @property
-    def trained(self) -> bool:
-        return True
-
-    def normalization(self) -> nn.Module | None:
-        return normalization_from(self.normalize)
 
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         try:

@@ -9,12 +9,12 @@ from typing import ClassVar
 from torch import nn
 
 from leakscope.core.spec import code_digest, digest
-from leakscope.models.architecture import Architecture, normalization_from, normalize_field
+from leakscope.models.architecture import Brought, normalize_field
 from leakscope.models.weights import state_digest
 
 
 @dataclass(frozen=True)
-class Given(Architecture):
+class Given(Brought):
     """An `nn.Module` handed over in Python; structure, code and weights are its identity. It has no name to ask for."""
 
     kind_name: ClassVar[str] = "given"
@@ -32,17 +32,6 @@ class Given(Architecture):
     def of(cls, module: nn.Module) -> Given:
         module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped: hooks do not reach into its graph
         return cls(type(module).__qualname__, state_digest(module), structure_digest(module), module=module)
-
-    @property
-    def foreign(self) -> bool:
-        return True
-
-    @property
-    def trained(self) -> bool:
-        return True
-
-    def normalization(self) -> nn.Module | None:
-        return normalization_from(self.normalize)
 
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         if self.module is None:

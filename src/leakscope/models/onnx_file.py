@@ -9,13 +9,13 @@ from torch import nn
 
 from leakscope.core.compat import ensure_torchvision
 from leakscope.core.errors import UsageError
-from leakscope.models.architecture import MODELS, Architecture, normalization_from, normalize_field
+from leakscope.models.architecture import MODELS, Brought, normalize_field
 from leakscope.models.weights import file_digest
 
 
 @MODELS.register("onnx")
 @dataclass(frozen=True)
-class OnnxFile(Architecture):
+class OnnxFile(Brought):
     """The network in the ONNX file `path`, as `onnx2torch` converts it; needs `pip install 'leakscope[onnx]'`.
 
     ONNX is data and runs no code. Operators that the converter does not know are refused by their name.
@@ -30,17 +30,6 @@ class OnnxFile(Architecture):
         if self.content and self.content != found:
             raise UsageError(f"{self.path} has changed since this was configured; configure it anew")
         object.__setattr__(self, "content", found)
-
-    @property
-    def foreign(self) -> bool:
-        return True
-
-    @property
-    def trained(self) -> bool:
-        return True
-
-    def normalization(self) -> nn.Module | None:
-        return normalization_from(self.normalize)
 
     def build(self, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
         try:
