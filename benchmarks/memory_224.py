@@ -73,10 +73,11 @@ def main() -> int:
         print(json.dumps(attacked(options.only, options)))
         return 0
     from leakscope.auditing.suites import suite
+    from leakscope.core.attack import ATTACKS
     from leakscope.core.spec import label
 
     rows = []
-    for name in [options.only] if options.only else [str(label(spec)) for spec in suite("quick")]:
+    for name in [options.only] if options.only else [label(ATTACKS.build(spec)) for spec in suite("quick")]:
         command = [sys.executable, __file__, "--inside", "--only", name, "--cut", options.cut]
         command += ["--victims", str(options.victims), "--public", str(options.public), "--limit", str(options.limit)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -451,3 +451,11 @@ class TestWholeNetworks:
             Peel().reconstruct(small_view(WHITE), Prepared(), seen, seeds.generator(0, "a"))
         attack = Peel(steps=20, plain_layers=True, shallow=EmbeddingInversion(steps=20))
         assert attack.reconstruct(small_view(WHITE), Prepared(), seen, seeds.generator(0, "a")).images.isfinite().all()
+
+
+def test_rows_can_leave_before_the_first_mixed_step() -> None:
+    """A row that converges in the very step in which mixing begins was an IndexError."""
+    x = torch.arange(8.0).view(4, 2)
+    mixing = Anderson(3)
+    mixing.keep(torch.tensor([True, False, True, True]))
+    torch.testing.assert_close(mixing.next(x[:3], 0.5 * x[:3]), 1.5 * x[:3])

@@ -151,6 +151,6 @@ class Anderson:
         return mixed
 
     def keep(self, rows: Tensor) -> None:
-        self.changes, self.moves = self.changes[rows], self.moves[rows]
-        if self.last is not None:
+        if self.last is not None:  # else it has not seen a step yet
+            self.changes, self.moves = self.changes[rows], self.moves[rows]
             self.last = self.last[0][rows], self.last[1][rows]
