@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -89,6 +89,25 @@ def test_a_doubt_about_the_strongest_attack_of_either_side_is_a_veto(side: str, 
     warned = World().add("none", 0.8).add("sca", 0.3, flags=(FlagId.ZERO_GRADIENT,))
     assert verdict(warned) is Ruled.HOLDS  # a flag that only warns is no doubt
     assert "5 of 5 seeds" in decide([LESS], world)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("attack", "flag", "ruled"),
+    [
+        ("decoder", FlagId.NOT_CONVERGED, Ruled.HOLDS),
+        ("decoder", FlagId.SERVER_SEES_MORE, Ruled.HOLDS),
+        ("decoder", FlagId.CONTROL_FAILED, Ruled.CANNOT_TELL),
+        ("decoder:steps=3", FlagId.NOT_CONVERGED, Ruled.CANNOT_TELL),  # weakened: not what was published
+    ],
+)
+def test_a_claim_that_names_an_attack_asks_what_its_own_recipe_gives(attack: str, flag: FlagId, ruled: Ruled) -> None:
+    world = World().add("none", 0.8, attacks=(attack,)).add("sca", 0.3, attacks=(attack,), flags=(flag,))
+    named = replace(
+        LESS,
+        left=replace(LESS.left, attacks=("decoder",)),
+        right=replace(cast("Pick", LESS.right), attacks=("decoder",)),
+    )
+    assert decide([named], world)[0].verdict is ruled
 
 
 def test_a_failed_control_and_a_linear_attack_that_beats_all_others_are_doubts() -> None:

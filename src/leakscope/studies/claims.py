@@ -39,6 +39,8 @@ _DOUBTS = {
     FlagId.BLIND: DoubtKind.BLIND_ATTACKER,
     FlagId.LINEAR_BEATS_ALL: DoubtKind.LINEAR_BEATS_STRONG,
 }
+#: Flags that say no more than that another attack, or a longer one, would find more.
+_MORE_IS_THERE = {FlagId.NOT_CONVERGED, FlagId.MORE_BUDGET_HELPS, FlagId.SERVER_SEES_MORE}
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def evidence_for(claim: Claim, source: Source, measured: Measured | None = None)
         if not is_of_targets(claim.metric, measured):
             sides = _used(claim, sides)
             for side, (pick, _) in zip(sides, claim.sides, strict=True):
-                doubts += _doubts(claim, pick.title, side)
+                doubts += _doubts(claim, pick, side)
         found = [_side(side, metric, source, measured) for side, (_, metric) in zip(sides, claim.sides, strict=True)]
         fewest = min(len(set(side.seeds)) for side in found)
         if fewest < LEAST_SEEDS:
@@ -265,22 +267,27 @@ def _deviations(table: Array) -> Array:
     return np.asarray(np.abs(means - np.median(means)))
 
 
-def _doubts(claim: Claim, name: str, samples: Sequence[Sample]) -> list[Doubt]:
+def _doubts(claim: Claim, pick: Pick, samples: Sequence[Sample]) -> list[Doubt]:
     """What says that the strongest attack on a side could be stronger, or proves nothing."""
     found: dict[tuple[DoubtKind, str], set[int]] = {}
     for sample in samples:
         best = max(sample.results, key=lambda result: result.leak)
-        for kind, why in _reasons(claim, best, sample.results):
-            found.setdefault((kind, f"{best.attack.kind} on {name}: {why}"), set()).add(sample.target.seed)
+        recipe = bool(pick.attacks) and not best.attack.unusual
+        for kind, why in _reasons(claim, best, sample.results, recipe=recipe):
+            found.setdefault((kind, f"{best.attack.kind} on {pick.title}: {why}"), set()).add(sample.target.seed)
     count = len({sample.target.seed for sample in samples})
     return [Doubt(kind, f"{why} ({len(seeds)} of {count} seeds)") for (kind, why), seeds in found.items()]
 
 
-def _reasons(claim: Claim, best: AttackResult, results: Sequence[AttackResult]) -> Iterable[tuple[DoubtKind, str]]:
+def _reasons(
+    claim: Claim, best: AttackResult, results: Sequence[AttackResult], *, recipe: bool
+) -> Iterable[tuple[DoubtKind, str]]:
+    """`recipe`: the claim names the attack, and it ran with its own settings: what is asked is what that gives."""
+    # Compared at one accuracy, a collapsed one is no excuse and no merit. That some victims are exposed although
+    # the mean is low forbids a pass, and says nothing against a comparison of means.
+    excused = {FlagId.VICTIMS_EXPOSED, *([FlagId.ACCURACY_COLLAPSED] if claim.matched or claim.adjusted else [])}
+    excused |= _MORE_IS_THERE if recipe else set()
     for flag in best.flags:
-        # Compared at one accuracy, a collapsed one is no excuse and no merit. That some victims are exposed although
-        # the mean is low forbids a pass, and says nothing against a comparison of means.
-        excused = (FlagId.VICTIMS_EXPOSED, *([FlagId.ACCURACY_COLLAPSED] if claim.matched or claim.adjusted else []))
         if flag.blocks and flag.id not in excused:
             yield _DOUBTS.get(flag.id, DoubtKind.OTHER), flag.id.value
     if any(control.kind is Control.POSITIVE and not control.passed for control in best.controls):
