@@ -60,8 +60,9 @@ class Probed:
 def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Probed:
     """Run all probes; costs a few hundred forward passes and no training."""
     images = heldout.images
-    told_apart, chaotic = _cells(split, images, device)
-    unused, severed = _unused(split, images, device)
+    level = rounding(split, images[:_PLACED].to(device))
+    told_apart, chaotic = _cells(split, images, device, level)
+    unused, severed = _unused(split, images, device, level)
     server_leak = _server_leak(split, public, heldout, device)
     heard = None if server_leak is None else listen(split, public, heldout, device)
     follows = _follows(split, images, device)
@@ -227,7 +228,7 @@ def rounding(split: SplitModel, images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _cells(split: SplitModel, images: Tensor, device: torch.device) -> tuple[float, float]:
+def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tensor) -> tuple[float, float]:
     """How many pictures are told from others of their label by their release, and how many features are chaotic.
 
     With f(x, ω) the release, pictures that share one value for the same ω are in one cell, and an attacker learns
@@ -239,7 +240,7 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device) -> tuple[flo
     labels = torch.cat(scores).argmax(1).cpu()
     peers = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
     counted = peers.any(1)
-    released, level = one_by_one(split, sample), rounding(split, sample)
+    released = one_by_one(split, sample)
     told = [
         ((alike(one, one, level) & peers).any(1).logical_not() & counted).sum()
         for one in _again(split, sample, released)
@@ -296,7 +297,7 @@ def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
     return float(torch.tensor(found).median()) if found else 0.0
 
 
-def _unused(split: SplitModel, images: Tensor, device: torch.device) -> tuple[float, bool]:
+def _unused(split: SplitModel, images: Tensor, device: torch.device, level: Tensor) -> tuple[float, bool]:
     """The share of features that the server does not need, if they tell pictures apart; and whether it is opaque.
 
     What the server decodes shows in its activations, and is attacked there. What it does not need must not be sent:
@@ -315,7 +316,7 @@ def _unused(split: SplitModel, images: Tensor, device: torch.device) -> tuple[fl
         gradient = torch.autograd.grad(own, sent, allow_unused=True)[0] if scores.requires_grad else None
     if gradient is None:
         return 0.0, True
-    spread, level = one_by_one(split, sample), rounding(split, sample)
+    spread = one_by_one(split, sample)
     telling = spread.std(0) > level
     places = telling.nonzero()[:, 0]
     if len(places) < 2:
