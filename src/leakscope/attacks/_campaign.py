@@ -18,6 +18,7 @@ from leakscope.attacks._release import PublicReleases, child
 from leakscope.attacks._residual import Eyes, Judge, Learnt, Lessons, learn, pixel_bounds
 from leakscope.attacks._residual_target import residual_solver
 from leakscope.attacks._sights import Reader, choose, look
+from leakscope.attacks.e2e_lbfgs import EndToEnd
 from leakscope.core.attack import Observed, Prepared
 from leakscope.core.errors import UsageError
 from leakscope.core.spec import describe
@@ -235,8 +236,10 @@ class Campaign:
         solver = residual_solver(encoder.split, self.view.image_shape)
         if solver is None:
             return
+        # Whether it leads anywhere shows without starting stuck pictures again, which takes longer than all else.
+        once = replace(solver, restarts=False) if isinstance(solver, EndToEnd) else solver
         try:
-            found = solver.reconstruct(self.view, Prepared(), Observed(self.released[:tried]), self.rng)
+            found = once.reconstruct(self.view, Prepared(), Observed(self.released[:tried]), self.rng)
         except UsageError:  # the defence sends something else than the encoder gives
             return
         truth = judge.images[:tried]
