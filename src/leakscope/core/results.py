@@ -188,6 +188,7 @@ class TargetRecord:
     unused: float = 0.0  # share of features that tell pictures apart and that the server does not need
     undone: bool = False  # the server works out numbers of the client that cannot be read from what was sent
     opaque: bool = False  # the server's answer does not follow from the release by operations that can be watched
+    spelt: float = 0.0  # share of pictures told from others of their label by symbols: numbers of few values
     mosaics: float = 0.0  # share of the parts of mosaics that can be read from their releases, where `follows` is low
 
     @property

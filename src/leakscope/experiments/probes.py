@@ -20,6 +20,7 @@ from leakscope.core.threat import Access, ThreatModel, grant
 from leakscope.experiments.floors import class_means
 from leakscope.experiments.listening import listen
 from leakscope.experiments.mosaics import read_in_mosaics
+from leakscope.experiments.symbols import same_book, symbols
 
 #: Pictures, and draws of a random release, by which a release is asked whether it looks at the batch.
 _ALONE, _DRAWS = 8, 24
@@ -27,8 +28,8 @@ _ALONE, _DRAWS = 8, 24
 _SIZES = (2, 16, 64, 256)
 #: Pictures whose releases are compared one by one, and those of them that are released at several places.
 _COMPARED, _PLACED = 128, 32
-#: A change of a picture that nobody sees: its deviation in pixels of range one.
-_UNSEEN = 2e-3
+#: A change of a picture that nobody sees, and one that everybody does: deviations in pixels of range one.
+_UNSEEN, _VISIBLE = 2e-3, 5e-2
 #: A feature is chaotic when that change moves it by this share of what another picture would.
 _CHAOTIC = 0.25
 #: Pictures around which small changes are followed, directions of change, and changes around each picture …
@@ -48,6 +49,7 @@ class Probed:
     batch_dependent: bool  # depends on the pictures beside, or on how many there are
     unsteady: bool  # the same pictures and the same random numbers gave something else
     told_apart: float  # share of pictures whose release differs from that of every other of their label
+    spelt: float  # the same by symbols alone: numbers that take few values, or jump where they change
     chaotic: float  # share of moving features that a change nobody sees moves as much as another picture does
     server_leak: float | None  # what ridge rebuilds from the server's own activations
     follows: float  # share of small changes of a picture that can be read from what they change in its release
@@ -61,7 +63,7 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
     """Run all probes; costs a few hundred forward passes and no training."""
     images = heldout.images
     level = rounding(split, images[:_PLACED].to(device))
-    told_apart, chaotic = _cells(split, images, device, level)
+    cells = _cells(split, images, device, level)
     unused, severed = _unused(split, images, device, level)
     server_leak = _server_leak(split, public, heldout, device)
     heard = None if server_leak is None else listen(split, public, heldout, device)
@@ -73,8 +75,9 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
     return Probed(
         batch_dependent=depends_on_batch(split, images, device),
         unsteady=_unsteady(split, images, device),
-        told_apart=told_apart,
-        chaotic=chaotic,
+        told_apart=cells.told_apart,
+        spelt=cells.spelt,
+        chaotic=cells.chaotic,
         server_leak=server_leak if server_leak is None or heard is None else max(server_leak, heard.server_leak),
         follows=follows,
         unused=unused,
@@ -227,12 +230,21 @@ def rounding(split: SplitModel, images: Tensor) -> Tensor:
     return 2 * torch.stack([(other - first[: len(other)]).abs().amax(0) for other in others]).amax(0)
 
 
-@torch.no_grad()
-def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tensor) -> tuple[float, float]:
-    """How many pictures are told from others of their label by their release, and how many features are chaotic.
+@dataclass(frozen=True)
+class _Cells:
+    """How pictures are told from others of their label, and how many features are chaotic; see `Probed`."""
 
-    With f(x, ω) the release, pictures that share one value for the same ω are in one cell, and an attacker learns
-    the cell only. Whoever is the only one of its predicted label has nobody to be told from, and does not count.
+    told_apart: float = 0.0
+    spelt: float = 0.0
+    chaotic: float = 0.0
+
+
+@torch.no_grad()
+def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tensor) -> _Cells:
+    """With f(x, ω) the release, pictures that share one value for the same ω are in one cell.
+
+    An attacker learns the cell only. Whoever is the only one of its predicted label has nobody to be told from, and
+    does not count.
     """
     sample = images[:_COMPARED].to(device)
     rngs = (seeds.generator(5, "probe", device=device) for _ in sample.split(64))
@@ -240,28 +252,32 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
     labels = torch.cat(scores).argmax(1).cpu()
     peers = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
     counted = peers.any(1)
-    released = one_by_one(split, sample)
-    told = [
-        ((alike(one, one, level) & peers).any(1).logical_not() & counted).sum()
-        for one in _again(split, sample, released)
-    ]
-    enough = int(counted.sum()) >= _COMPARED // 8
 
-    rng = seeds.generator(0, "probe", "unseen", device=device)
-    nudged = (sample + _UNSEEN * torch.randn(sample.shape, generator=rng, device=device)).clamp(0, 1)
+    def told(one: Tensor, rounding: Tensor) -> float:
+        apart = (alike(one, one, rounding) & peers).any(1).logical_not() & counted
+        return int(apart.sum()) / int(counted.sum())
+
+    released = one_by_one(split, sample)
     spread = released.std(0)
     moving = spread > 1e-6 * released.abs().amax(0).clamp_min(1e-30)
     if not bool(moving.any()):
-        return 0.0, 0.0
+        return _Cells()
+    rng = seeds.generator(0, "probe", "unseen", device=device)
+    noise = torch.randn(sample.shape, generator=rng, device=device)
+    nudged, changed = (one_by_one(split, (sample + size * noise).clamp(0, 1)) for size in (_UNSEEN, _VISIBLE))
     # The median picture's move: a few pictures cross a border of classes.
-    step = ((one_by_one(split, nudged) - released)[:, moving] / spread[moving]).abs().median(0).values
-    share = float(max(told)) / int(counted.sum()) if enough else 1.0
-    return share, float((step > _CHAOTIC).double().mean())
-
-
-def _again(split: SplitModel, sample: Tensor, released: Tensor) -> list[Tensor]:
-    """The release, and once more with other random numbers where these might be what makes pictures alike."""
-    return [released] if bool((released != released[0]).all(1)[1:].all()) else [released, one_by_one(split, sample, 6)]
+    step = ((nudged - released)[:, moving] / spread[moving]).abs().median(0).values
+    chaotic = float((step > _CHAOTIC).double().mean())
+    if int(counted.sum()) < _COMPARED // 8:
+        return _Cells(told_apart=1.0, chaotic=chaotic)
+    others = one_by_one(split, sample, 6)
+    read, places = symbols(released, nudged, changed, level)
+    noisy = not torch.equal(released, others) and same_book(released[:, places], others[:, places])
+    return _Cells(
+        told_apart=max(told(one, level) for one in (released, others)),
+        spelt=0.0 if noisy else told(read, torch.zeros(read.shape[1])),
+        chaotic=chaotic,
+    )
 
 
 @torch.no_grad()

@@ -25,8 +25,9 @@ _STEPS, _BATCH = 500, 64
 _SHIFTS = (-1, 0, 1)
 
 
-def _bits(x: Tensor) -> Tensor:
-    """N×places×16."""
+def _bits(x: Tensor, order: Tensor) -> Tensor:
+    """N×places×16, the pixels in another order."""
+    x = x.flatten(2)[..., order].view_as(x)
     grey = ((x.mean(1, keepdim=True) + _OFFSET) * 4).floor().clamp(0, 3)
     pieces = F.unfold(grey, _PIECE, stride=_PIECE).transpose(1, 2)
     return torch.cat(((pieces / 2).floor(), pieces % 2), 2)
@@ -40,16 +41,18 @@ class Coded(nn.Module):
     """The bits of the secret numbers of a picture's symbols; with `keys` tables, of which one is drawn and told."""
 
     secret: Tensor  # keys×places×symbols
+    order: Tensor
 
-    def __init__(self, places: int, keys: int) -> None:
+    def __init__(self, places: int, keys: int, order: Tensor) -> None:
         super().__init__()
+        self.register_buffer("order", order)
         rng = seeds.generator(0, "zoo", "codebook")
         secret = [torch.randperm(_SYMBOLS, generator=rng) for _ in range(keys * places)]
         self.register_buffer("secret", torch.stack(secret).view(keys, places, -1))
 
     def forward(self, x: Tensor) -> Tensor:
         keys, places, _ = self.secret.shape
-        symbol = (_bits(x) * _powers(x.device)).sum(2).long()
+        symbol = (_bits(x, self.order) * _powers(x.device)).sum(2).long()
         key = torch.randint(keys, (len(x), 1), device=x.device) if keys > 1 else symbol.new_zeros(len(x), 1)
         number = self.secret[key, torch.arange(places, device=x.device), symbol]
         bits = (number[:, :, None] // _powers(x.device)) % 2
@@ -76,10 +79,12 @@ class Votes(nn.Module):
         return scores + 0 * r.mean()
 
 
-def codebook(pictures: ImageSet, keys: int = 1) -> nn.Sequential:
-    """Client and server, trained on `pictures` and on their shifts."""
+def codebook(pictures: ImageSet, keys: int = 1, scattered: bool = False) -> nn.Sequential:
+    """Client and server, trained on `pictures` and on their shifts; scattered: no symbol is a piece of the picture."""
+    pixels = pictures.images[0, 0].numel()
+    order = torch.randperm(pixels, generator=seeds.generator(0, "zoo", "order")) if scattered else torch.arange(pixels)
     with seeds.ambient(0, "zoo", "codebook"):
-        bits = torch.cat([_bits(pictures.images.roll(shift, 3)) for shift in _SHIFTS])
+        bits = torch.cat([_bits(pictures.images.roll(shift, 3), order) for shift in _SHIFTS])
         labels = pictures.labels.repeat(len(_SHIFTS))
         places = bits.shape[1]
         voters = nn.ModuleList(
@@ -95,7 +100,7 @@ def codebook(pictures: ImageSet, keys: int = 1) -> nn.Sequential:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        client = Coded(places, keys)
+        client = Coded(places, keys, order)
         every = ((torch.arange(_SYMBOLS)[:, None] // _powers(torch.device("cpu"))) % 2).float()
         with torch.no_grad():
             vote = torch.stack([voter(every).argmax(1) for voter in voters]).expand(keys, -1, -1)

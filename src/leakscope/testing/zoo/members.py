@@ -110,6 +110,7 @@ FAKES: tuple[Fake, ...] = (
     Fake("negative-zeros", _beside(networks.NegativeZeros, 0.03)),
     Fake("codebook", lambda base, pictures: codebook(pictures)),
     Fake("drawn-codebook", lambda base, pictures: codebook(pictures, keys=16)),
+    Fake("scattered-codebook", lambda base, pictures: codebook(pictures, scattered=True)),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
 )
 
