@@ -17,7 +17,7 @@ INSTANCE: dict[str, Spec] = {
     "decoder-gan": {"steps": 60, "capacity": "small", "learning_rate": 1e-2},
     "e2e-lbfgs": {"iterations": 20},
     "embedding": {"steps": 20},
-    "latent": {"prior": LINEAR, "candidates": 300, "steps": 40},
+    "latent": {"prior": LINEAR, "candidates": 200, "steps": 10},
     "pseudo-client": {"shadows": 1, "steps": 80},
     "ridge": {},
     "search": {"steps": 40},
