@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks._pictures import PictureSpace
+from leakscope.attacks.peeling.pieces import products
 from leakscope.attacks.peeling.take_apart import take_apart
 from leakscope.core import seeds
 from leakscope.core.compat import ensure_torchvision
@@ -161,3 +162,10 @@ def test_smooth_pictures_have_an_adjoint_and_an_inverse() -> None:
     space, x = PictureSpace((1, 8, 12), 0.1, 1.0, like), g[:, :1]
     differences = x.diff(dim=2).square().sum() + x.diff(dim=3).square().sum()
     torch.testing.assert_close(space.coordinates(0.5 + x).square().sum(), 16 * (differences + 0.1 * x.square().sum()))
+
+
+def test_a_step_without_a_gradient_has_a_jacobian_of_zero() -> None:
+    x = torch.rand(2, 3)
+    y, of = products(lambda t: torch.rand(2, 4), x)
+    assert torch.equal(of.forward(x), torch.zeros(2, 4))
+    assert torch.equal(of.adjoint(y), torch.zeros(2, 3))

@@ -158,3 +158,34 @@ def test_an_unknown_defence_is_nowhere_in_the_view(target: SplitModel, public: I
             pending += [*getattr(item, "__dict__", {}).values(), getattr(item, "__self__", None)]
     assert torch.equal(view.network.run(public.images).released, target.encode(public.images))  # type: ignore[attr-defined]
     assert torch.equal(view.query(public.images), target.encode(public.images) + 1)  # type: ignore[attr-defined]
+
+
+class _LabelFirst(nn.Module):
+    """A client that sends features and, from layers of its own, a label: no gradient comes back from that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.scores = nn.Linear(12, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.features(x.flatten(1))
+        return torch.cat((z, torch.nn.functional.one_hot(self.scores(z).argmax(1), 4).to(z)), 1)
+
+
+def test_the_encoder_keeps_what_is_read_without_a_gradient() -> None:
+    images = torch.rand(32, 3, 2, 2, generator=generator(0, "pictures"))
+    target = SplitModel(nn.Sequential(_LabelFirst(), nn.Linear(9, 4)), "0").eval()
+    encoder = Encoder(target, images[:2])
+    assert torch.equal(encoder(images), target.encode(images))
+    assert all((p == 0).all() for p in encoder.split.model.get_submodule("1").parameters())
+
+
+def test_digits_that_an_audit_would_not_see_are_refused(public: ImageSet) -> None:
+    class Double(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 1 + 1e-13 * x.double()
+
+    target = SplitModel(nn.Sequential(Double(), nn.Flatten(), nn.Linear(36, 4).double()), "0").eval()
+    with pytest.raises(UsageError, match="gives float64 for float32 pictures"):
+        target.encode(public.images)
+    assert target.encode(public.images.double()).dtype == torch.float64

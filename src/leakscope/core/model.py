@@ -129,6 +129,12 @@ class SplitModel(nn.Module):
         if output.layout != torch.strided or not output.is_floating_point():
             kind = f"{str(output.dtype).removeprefix('torch.')}, {str(output.layout).removeprefix('torch.')}"
             raise UsageError(f"layer {self.cut!r} gives numbers that cannot be attacked ({kind}); cut elsewhere")
+        if output.dtype.itemsize > x.dtype.itemsize:
+            wide, narrow = (str(t.dtype).removeprefix("torch.") for t in (output, x))
+            raise UsageError(
+                f"layer {self.cut!r} gives {wide} for {narrow} pictures, and attacks would not see its last digits; "
+                f"send them as {narrow}, or cut elsewhere"
+            )
         if output.ndim < 2 or len(output) != count or output[:1].numel() == 0:
             shape = "×".join(map(str, output.shape)) or "one number"
             raise UsageError(

@@ -19,6 +19,7 @@ from leakscope.core.errors import NotGranted, UsageError
 from leakscope.core.model import SplitModel
 from leakscope.core.prior import Generator, Prior, PriorState, Scores
 from leakscope.core.spec import LATER
+from leakscope.core.watching import Touched
 
 
 class Access(StrEnum):
@@ -269,7 +270,7 @@ class Encoder(nn.Module):
             module.register_forward_pre_hook(lambda module, args: ran.add(module)) for module in self.split.modules()
         ]
         self.split.requires_grad_(True)
-        with torch.enable_grad():
+        with torch.enable_grad(), Touched() as touched:
             z = self.split.encode(example)
         for handle in handles:
             handle.remove()
@@ -278,7 +279,8 @@ class Encoder(nn.Module):
         used = {id(p) for p, g in zip(parameters, gradients, strict=False) if g is not None}
         with torch.no_grad():
             for p in parameters:
-                if id(p) not in used:
+                # A label that is read from scores has no gradient: what operations read counts as well.
+                if id(p) not in used and p not in touched:
                     p.zero_()
             for module in self.split.modules():
                 if module not in ran:

@@ -59,6 +59,21 @@ class Watched(TorchDispatchMode):
             self.size -= self.kept.pop(key)[0].numel()
 
 
+class Touched(TorchDispatchMode):
+    """Which tensors operations read, by where they begin in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._places: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._places |= {tensor.data_ptr() for tensor in _found(Tensor, (args, kwargs))}
+        return func(*args, **(kwargs or {}))
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor.data_ptr() in self._places
+
+
 class Overheard(TorchDispatchMode):
     """Some numbers of every tensor that an operation gives, whatever its shape and type, on both sides.
 
