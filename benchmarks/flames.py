@@ -1,7 +1,7 @@
 """Where the time of a command goes: a flame graph as text.
 
     python benchmarks/flames.py audit demo --set cuts='[features.2]' --set defenses='[none]' --store /tmp/store
-    python benchmarks/flames.py train --data mnist5k --model lenet5 --defense sca --epochs 1 --store /tmp/store
+    python benchmarks/flames.py train --data mnist5k --model convnet --defense sca --epochs 1 --store /tmp/store
 
 Runs `leakscope` with these arguments in this process and looks, a hundred times a second, at where the main thread
 is. Only our own functions count: time in PyTorch belongs to the one that called it. A line is the share of all looks
