@@ -16,11 +16,6 @@ from .test_attacks import OnDevice, ResidualOnDevice, built
 #: Waits and copies of an attack beyond one for each update of its progress bar: pictures in, pictures and notes out.
 ALLOWED = 20
 
-#: Attacks that do not hold it, and the most they may take with the settings of methods.py, so that none gets worse.
-#: `latent` studies the release twice (before its search and before that of the victims), reads the public releases,
-#: and then runs four searches one after the other, each of which is looked at until its slowest row has ended.
-NOT_YET = {"latent": 50}
-
 
 class Watcher:
     """Counts updates of progress."""
@@ -55,8 +50,4 @@ def round_trips(name: str) -> tuple[device.Counts, int]:
 def test_an_attack_seldom_waits(name: str) -> None:
     counts, updates = round_trips(name)
     what, limit = f"{counts}, {updates} updates of progress", ALLOWED + updates
-    if name not in NOT_YET:
-        assert counts.round_trips <= limit, what
-    else:
-        assert counts.round_trips <= NOT_YET[name], what
-        assert counts.round_trips > limit, f"{name} holds the limit now ({what}): take it off the list of exceptions"
+    assert counts.round_trips <= limit, what

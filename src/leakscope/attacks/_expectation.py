@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks._release import channel_statistics, child, same_release
+from leakscope.attacks._release import channel_statistics, child, nearly, same_release
 from leakscope.core.defense import Defense
 
 #: `expected(z, rows, count)`: the release to expect of clean features z, rows `rows` of a batch of `count`.
@@ -49,21 +49,22 @@ def learn_release(defense: Defense, clean: Tensor, draws: int, rng: torch.Genera
         first, second = release(clean, seeds[0]), release(clean, seeds[1])
         moved = 0.5 * clean + clean.flatten(1).roll(1, 1).view_as(clean)
         elsewhere = release(moved, seeds[0])
-    random = not same_release(first, second)
     if first.shape != clean.shape:
         # Features are added, dropped or replaced: no value is that of one feature.
+        random = not same_release(first, second)
         return _reshaped(release, clean, tuple(seeds) if random else (seeds[0],), first)
     withheld = (first == 0) & (clean != 0)
-    withholds = random and bool(withheld.any())
+    same, withholds = torch.stack((nearly(first, second), withheld.any())).tolist()  # an accelerator waits once
+    random, withholds = not same, not same and withholds
     alive = (~withheld).to(clean.dtype) if withholds else torch.ones_like(clean)
 
-    gain = float((alive * first * clean).sum() / (alive * clean * clean).sum().clamp_min(1e-30))
+    gain = (alive * first * clean).sum() / (alive * clean * clean).sum().clamp_min(1e-30)
     # The same noise at another place, where neither place was withheld.
     both = alive * ((elsewhere != 0) | (moved == 0)).to(clean.dtype) if withholds else alive
     expected: Expected
     additive = False
     if same_release(alive * gain * clean, alive * first):
-        expected = _Affine(torch.tensor(gain, device=clean.device), torch.zeros((), device=clean.device))
+        expected = _Affine(gain, torch.zeros((), device=clean.device))
     elif random and same_release(both * (first - clean), both * (elsewhere - moved)):
         expected = _Affine(torch.ones((), device=clean.device), torch.zeros((), device=clean.device))
         additive = not withholds

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakscope.attacks._expectation import ReleaseModel, learn_release
 from leakscope.attacks._linear import Linear, fit
-from leakscope.attacks._release import PublicReleases, child
+from leakscope.attacks._release import child
 from leakscope.attacks._sights import Reader
 from leakscope.attacks.peeling.lbfgs import minimise
 from leakscope.core import progress
@@ -32,7 +32,7 @@ _HELPS = 0.98  # a deeper block must bring the validation error down to this sha
 _CROWDED = 4  # pixels per released feature below which other attacks do better
 
 
-@ATTACKS.register("latent")
+@ATTACKS.register("latent", revision=2)
 @dataclass(frozen=True)
 class Latent(Attack):
     """Finds the picture of a learned prior that explains the features; for late cuts, which tell few numbers.
@@ -78,36 +78,46 @@ class Latent(Attack):
     def prepare(self, view: View, rng: torch.Generator) -> Prepared:
         generator = view.prior(self.prior)
         model = _studied(view, rng)
-        with torch.no_grad():
-            styles = generator.to_style(generator.sample(self.candidates, rng))
-            released = torch.cat([_release(view, model, generator.from_style(w)) for w in styles.split(_CHUNK)])
-        reader = Reader.of(released)
-        encoder = fit(reader.columns(released), styles, 1, child(rng, view.device)).linear
-        search = _Search(view, generator, model, styles, released, reader, encoder)
-        releases = PublicReleases(view, rng)
-        index = torch.arange(min(_TRIED, len(releases)))
-        truth, z = releases.images(index), releases.draw(index)
+        radii = _RADII if generator.blocks and self.block_steps else ()
+        chunks = -(-self.candidates // _CHUNK)
+        with progress.stage("latent: candidates and settings", chunks + 1 + len(radii)) as bar:
+            released = []
+            with torch.no_grad():
+                styles = generator.to_style(generator.sample(self.candidates, rng))
+                for w in styles.split(_CHUNK):
+                    released.append(_release(view, model, generator.from_style(w)))
+                    bar.advance()
+            known = torch.cat(released)
+            reader = Reader.of(known)
+            encoder = fit(reader.columns(known), styles, 1, child(rng, view.device)).linear
+            search = _Search(view, generator, model, styles, known, reader, encoder)
+            truth = view.public.images[:_TRIED].to(view.device)
+            z = _asked(view, truth, rng)
 
-        def errors(guesses: list[Tensor]) -> list[float]:
-            found: list[float] = torch.stack([(images - truth).square().mean() for images in guesses]).tolist()
-            return found
+            def errors(guesses: list[Tensor]) -> list[float]:
+                found: list[float] = torch.stack([(images - truth).square().mean() for images in guesses]).tolist()
+                return found
 
-        tried = [search.styles(z, weight, self.steps) for weight in _WEIGHTS]
-        reached = errors([generator.from_style(styles) for styles, _ in tried])
-        chosen = min(range(len(reached)), key=reached.__getitem__)
-        (w, curve), weight = tried[chosen], _WEIGHTS[chosen]
-        best, depth, radius = reached[chosen], 0, _RADII[0]
-        for candidate in _RADII if generator.blocks and self.block_steps else ():
-            images = search.blocks(z, w, generator.blocks, candidate, self.block_steps)
-            reached = errors(images)
-            least = min(range(len(reached)), key=reached.__getitem__)
-            if reached[least] < _HELPS * best:
-                best, depth, radius = reached[least], least + 1, candidate
-        tensors = {"styles": styles, "released": released, **{f"encoder.{k}": v for k, v in encoder.tensors.items()}}
+            # All weights in one search: every picture once with each of them.
+            weights = torch.tensor(_WEIGHTS, device=view.device).repeat_interleave(len(z))
+            found, curve = search.styles(z.repeat(len(_WEIGHTS), *(1 for _ in z.shape[1:])), weights, self.steps)
+            tried = found.split(len(z))
+            reached = errors([generator.from_style(w) for w in tried])
+            bar.advance()
+            chosen = min(range(len(reached)), key=reached.__getitem__)
+            w, weight = tried[chosen], _WEIGHTS[chosen]
+            best, depth, radius = reached[chosen], 0, _RADII[0]
+            for candidate in radii:
+                reached = errors(search.blocks(z, w, generator.blocks, candidate, self.block_steps))
+                least = min(range(len(reached)), key=reached.__getitem__)
+                if reached[least] < _HELPS * best:
+                    best, depth, radius = reached[least], least + 1, candidate
+                bar.advance()
+        tensors = {"styles": styles, "released": known, **{f"encoder.{k}": v for k, v in encoder.tensors.items()}}
         tensors |= {"center": reader.center, "scale": reader.scale}
         tensors["chosen"] = torch.tensor([weight, float(depth), radius], dtype=torch.float64)
-        found = Diagnostics(curve=tuple(curve), details={"weight": weight, "blocks": depth, "radius": radius})
-        return Prepared({name: tensor.contiguous() for name, tensor in tensors.items()}, found)
+        diagnostics = Diagnostics(curve=tuple(curve), details={"weight": weight, "blocks": depth, "radius": radius})
+        return Prepared({name: tensor.contiguous() for name, tensor in tensors.items()}, diagnostics)
 
     def reconstruct(self, view: View, prepared: Prepared, seen: Observed, rng: torch.Generator) -> Reconstruction:
         if seen.features is None:
@@ -125,7 +135,7 @@ class Latent(Attack):
         curve: list[float] = []
         with progress.stage("latent", len(features)) as bar:
             for z in features.split(_CHUNK):
-                w, found = search.styles(z, weight, self.steps)
+                w, found = search.styles(z, torch.full((len(z),), weight, device=z.device), self.steps)
                 guess = generator.from_style(w) if depth == 0 else None
                 images.append(search.blocks(z, w, int(depth), radius, self.block_steps)[-1] if guess is None else guess)
                 curve = curve or found
@@ -139,6 +149,14 @@ def _studied(view: View, rng: torch.Generator) -> ReleaseModel:
     with torch.no_grad():
         clean = view.encoder(view.public.images[:_PROBES].to(view.device))
     return learn_release(view.defense, clean, 8, rng)
+
+
+@torch.no_grad()
+def _asked(view: View, images: Tensor, rng: torch.Generator) -> Tensor:
+    """What is released for the attacker's own pictures: by the target's word if it may be asked."""
+    if Access.QUERY in view and view.budget.left >= len(images):
+        return view.query(images)
+    return view.defense.release(view.encoder(images), child(rng, view.device))
 
 
 def _release(view: View, model: ReleaseModel, images: Tensor) -> Tensor:
@@ -175,8 +193,8 @@ class _Search:
         misfits = torch.stack([self.misfit(self.generator.from_style(w), z, rows, len(z)) for w in starts])
         return starts[misfits.argmin(0), rows]
 
-    def styles(self, z: Tensor, weight: float, steps: int) -> tuple[Tensor, list[float]]:
-        """Styles N×layers×style that explain z, and the mean objective after each step."""
+    def styles(self, z: Tensor, weights: Tensor, steps: int) -> tuple[Tensor, list[float]]:
+        """Styles N×layers×style that explain z, with a weight for each picture, and the mean objective by step."""
         mean, spread = self.candidates.mean(0), self.candidates.std(0).clamp_min(1e-6)
         layers, style = self.generator.layers, self.generator.style
         start = (self.start(z) - mean) / spread
@@ -185,7 +203,7 @@ class _Search:
             u = x.detach().view(len(x), layers, style).requires_grad_()
             with torch.enable_grad():
                 fit = self.misfit(self.generator.from_style(mean + spread * u), z[rows], rows, len(z))
-                value = fit + weight * u.square().mean((1, 2))
+                value = fit + weights[rows] * u.square().mean((1, 2))
                 (gradient,) = torch.autograd.grad(value.sum(), u)
             return value.detach(), gradient.flatten(1)
 
