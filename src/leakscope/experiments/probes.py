@@ -30,6 +30,8 @@ _SIZES = (2, 16, 64, 256)
 _COMPARED, _PLACED = 128, 32
 #: A change of a picture that nobody sees, and one that everybody does: deviations in pixels of range one.
 _UNSEEN, _VISIBLE = 2e-3, 5e-2
+#: Features among which symbols are looked for, at most.
+_SYMBOLS = 2**14
 #: A feature is chaotic when that change moves it by this share of what another picture would.
 _CHAOTIC = 0.25
 #: Pictures around which small changes are followed, directions of change, and changes around each picture …
@@ -264,20 +266,22 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
         return _Cells()
     rng = seeds.generator(0, "probe", "unseen", device=device)
     noise = torch.randn(sample.shape, generator=rng, device=device)
-    nudged, changed = (one_by_one(split, (sample + size * noise).clamp(0, 1)) for size in (_UNSEEN, _VISIBLE))
+    nudged = one_by_one(split, (sample + _UNSEEN * noise).clamp(0, 1))
     # The median picture's move: a few pictures cross a border of classes.
     step = ((nudged - released)[:, moving] / spread[moving]).abs().median(0).values
     chaotic = float((step > _CHAOTIC).double().mean())
     if int(counted.sum()) < _COMPARED // 8:
         return _Cells(told_apart=1.0, chaotic=chaotic)
     others = one_by_one(split, sample, 6)
-    read, places = symbols(released, nudged, changed, level)
-    noisy = not torch.equal(released, others) and same_book(released[:, places], others[:, places])
-    return _Cells(
-        told_apart=max(told(one, level) for one in (released, others)),
-        spelt=0.0 if noisy else told(read, torch.zeros(read.shape[1])),
-        chaotic=chaotic,
-    )
+    told_apart = max(told(one, level) for one in (released, others))
+    few = torch.randperm(len(level), generator=seeds.generator(0, "probe", "symbols"))[:_SYMBOLS]
+    random = not torch.equal(released, others)
+    released, nudged, others = (one[:, few] for one in (released, nudged, others))
+    changed = one_by_one(split, (sample + _VISIBLE * noise).clamp(0, 1))[:, few]
+    read, places = symbols(released, nudged, changed, level[few])
+    noisy = random and same_book(released[:, places], others[:, places])
+    spelt = 0.0 if noisy else told(read, torch.zeros(read.shape[1]))
+    return _Cells(told_apart, spelt, chaotic)
 
 
 @torch.no_grad()
