@@ -25,7 +25,7 @@ _APPLIED = 256  # victims rebuilt at once, if they fit
 _CHECKS = 10  # looks at the validation slice
 _CHECKED = 256  # pictures of the slice that are looked at
 _WARM_UP = 0.15  # share of the steps
-_ROUNDS = (4, 8, 16, 32)  # passes over the pictures, without a number of steps
+_ROUNDS = (4, 8, 16, 32, 64)  # passes over the pictures, without a number of steps
 _FEWEST = 100  # steps of the first round, however few pictures there are
 _GAIN = 0.02  # a round that lowers the validation loss by less than this share is the last
 

@@ -17,7 +17,7 @@ from leakscope.core.threat import Access, View
 from leakscope.nn.precision import Precision
 
 
-@ATTACKS.register("decoder", revision=2)
+@ATTACKS.register("decoder", revision=3)
 @dataclass(frozen=True)
 class TrainedDecoder(Attack):
     """Trains a network on the defended features of the attacker's pictures, and applies it to the victims'.
@@ -25,8 +25,8 @@ class TrainedDecoder(Attack):
         min_θ Σ ℓ(D_θ(release(encoder(x))), x)   over public x
 
     with fresh noise in every step when the release is random; the best look at the attacker's own validation
-    slice is kept. Without `steps`, training goes in rounds of 4, 8, 16 and 32 passes over the pictures, each one
-    cycle of the rate at half the height of the last, and ends when a round lowers the validation loss by less
+    slice is kept. Without `steps`, training goes in rounds of 4, 8, 16, 32 and 64 passes over the pictures, each
+    one cycle of the rate at half the height of the last, and ends when a round lowers the validation loss by less
     than a fiftieth, or with `converged` false. With `steps`, it is one cycle of so many, looked at ten times,
     and ends early when `patience` looks in a row bring nothing. `loss` is ℓ: mse, l1, ssim (1 − SSIM), or
     squared error plus a distance of deep features: "perceptual" in AlexNet, whose `weights` must be given,
