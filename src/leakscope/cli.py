@@ -356,7 +356,8 @@ def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
         _tell(f"{error.strerror}{where}; free space or choose another --store or --out")
         return 3
     except SystemExit as error:
-        _tell(str(ended_by(error)))
+        if not isinstance(error.__context__, BrokenPipeError):  # what rich makes of it while a help page is printed
+            _tell(str(ended_by(error)))
         return 3
     except BaseException as error:  # code of a user's may raise anything
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors

@@ -178,3 +178,15 @@ def test_long_jobs_start_first(tmp_path: Path) -> None:
     runner = Scripted(store, capacity=1)
     run_jobs(Schedule.of(jobs, store, {jobs[0].id: 1.0, jobs[1].id: 9.0}), runner, store)
     assert runner.order == [jobs[1].id, jobs[0].id]
+
+
+def test_what_begins_the_longest_chain_starts_first(tmp_path: Path) -> None:
+    """A short job that long ones wait for goes before a longer one that nothing waits for."""
+    store = Store(tmp_path)
+    alone, first = job("alone"), job("first")
+    then = job("then", first, stage="prepare")
+    last = job("last", then, stage="attack")
+    jobs = [alone, first, then, last]
+    runner = Scripted(store, capacity=1)
+    run_jobs(Schedule.of(jobs, store, {alone.id: 6.0, first.id: 1.0, then.id: 4.0, last.id: 4.0}), runner, store)
+    assert runner.order == [first.id, then.id, alone.id, last.id]

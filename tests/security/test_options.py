@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,15 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             require_file(refused)
     assert require_file(tmp_path / "absent") == tmp_path / "absent"
+
+
+def test_a_reader_who_leaves_is_not_told_of_their_code() -> None:
+    """`leakscope audit --help | head -1`."""
+    command = [sys.executable, "-m", "leakscope", "audit", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
 
 
 @pytest.mark.parametrize("text", [b"[" * 200_000, b"\xff", b"{", b"", b"NaN x"])

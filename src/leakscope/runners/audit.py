@@ -19,7 +19,8 @@ from leakscope.experiments.plan import Plan
 from leakscope.experiments.rescoring import Found
 from leakscope.experiments.workplace import Workplace
 from leakscope.runners.devices import shared_out
-from leakscope.runners.events import Event, EventLog
+from leakscope.runners.estimate import Experience
+from leakscope.runners.events import Event, EventLog, read_events
 from leakscope.runners.in_process import Directly
 from leakscope.runners.pool import Pool
 from leakscope.runners.runner import Runner
@@ -64,7 +65,9 @@ def run_all(
 ) -> None:
     """Run all jobs of the plans. Jobs that failed in earlier runs are retried; a failure in this run is an error."""
     jobs = shared(jobs)
-    schedule = Schedule.of(jobs, place.store, retry=True)
+    # A single worker takes targets in the order of the plan, with what belongs to one still in its memory.
+    expected = None if labour.workers is None else Experience(read_events(place.store.root)).seconds(jobs)
+    schedule = Schedule.of(jobs, place.store, expected, retry=True)
     there = sum(schedule.counts.get(state, 0) for state in ("done", "unneeded"))
     if schedule.finished:
         if bar is not None:

@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
 from typing import Literal
 
 from leakscope.core.spec import Plain
@@ -34,6 +35,7 @@ class Schedule:
     _dependents: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _ready: list[tuple[float, int, str]] = field(default_factory=list)
     _order: dict[str, int] = field(default_factory=dict)  # among equals, in the order of the plan
+    _ahead: dict[str, float] = field(default_factory=dict)  # seconds of the longest chain that a job begins
 
     @classmethod
     def of(
@@ -70,13 +72,20 @@ class Schedule:
         for job_id in [name for name, state in self.states.items() if state == "failed"]:
             self._block(job_id)
         self._order = {job_id: number for number, job_id in enumerate(self.jobs)}
+        for job_id in reversed(self._sorted()):
+            chains = (self._ahead[other] for other in self._dependents[job_id])
+            self._ahead[job_id] = self.expected.get(job_id, 0.0) + max(chains, default=0.0)
         for job_id in self.jobs:
             if self.states[job_id] == "waiting" and not self._open[job_id]:
                 self._queue(job_id)
 
+    def _sorted(self) -> list[str]:
+        """Every job after all that it needs."""
+        return list(TopologicalSorter({job.id: job.needs for job in self.jobs.values()}).static_order())
+
     def _queue(self, job_id: str) -> None:
-        # Long jobs first: a long one that starts last keeps one worker busy and all others idle.
-        heapq.heappush(self._ready, (-self.expected.get(job_id, 0.0), self._order[job_id], job_id))
+        # Long chains first: one that starts last keeps one worker busy and all others idle.
+        heapq.heappush(self._ready, (-self._ahead[job_id], self._order[job_id], job_id))
 
     def _block(self, job_id: str) -> list[str]:
         """Everything that needs a failed job cannot run."""
