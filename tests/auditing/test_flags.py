@@ -93,6 +93,15 @@ def test_a_release_that_looks_at_the_batch_is_told() -> None:
     assert {flag.id for flag in flagged.flags} == {FlagId.BATCH_DEPENDENT}
 
 
+def test_what_pictures_release_accuses_no_attack_on_classes() -> None:
+    released = target(server_leak=0.9, follows=0.9, unused=0.9, mosaics=0.9)
+    (picture,) = with_flags(released, [replace(result("d", "decoder", 0.0), label_floor=0.0)])
+    accused = {FlagId.SERVER_SEES_MORE, FlagId.UNREAD, FlagId.UNUSED}
+    assert accused <= {flag.id for flag in picture.flags}
+    (classes,) = with_flags(released, [replace(result("p", "ppa", 0.0), goal="identities")])
+    assert not accused & {flag.id for flag in classes.flags}
+
+
 def test_the_kind_of_an_attack_is_what_it_is_and_not_how_it_is_called() -> None:
     """A label that looks like ridge's is only a label."""
     ridge = result("r", "ridge", 0.8)

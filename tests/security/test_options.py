@@ -89,7 +89,8 @@ def test_a_reader_who_leaves_is_not_told_of_their_code() -> None:
     """`leakscope audit --help | head -1`."""
     command = [sys.executable, "-m", "leakscope", "audit", "--help"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
 

@@ -38,6 +38,8 @@ UNUSED = 0.3
 NEARLY_ALL, READ = 0.8, 0.5
 #: Share of released features that may be chaotic: more are a code, not features.
 CHAOTIC = 0.05
+#: The goal whose leak is that of classes: what a network learnt of people, not what it releases of a picture.
+CLASSES = "identities"
 #: Blocks a flag names; a failure spreads from the first to all that are peeled after it.
 _NAMED = 3
 
@@ -69,6 +71,8 @@ def with_flags(
     unread |= (target.mosaics > FOLLOWS or target.spelt > UNEVEN[1]) and best < READ
     unused |= target.unused > NEARLY_ALL and best < READ
     missed = target.server_leak is not None and target.server_leak > best + TIE
+    if any(result.goal == CLASSES for result in results):
+        missed = unread = unused = False  # how well a class is known says nothing of what single pictures release
     lost = target.has_use and collapsed(
         target.accuracy, twin_accuracy, len(target.classes) if target.utility is None else None
     )

@@ -32,6 +32,12 @@ RIVALS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("BiDO", "bido-hsic", {}),
     ("MID", "mid", {}),
 )
+#: Rivals that a class attack meets as well; noise as the paper adds it, after training.
+_PLAYED: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("Gaussian noise 0.5", "gaussian", {"sigma": 0.5, "in_training": False, "layers": "dense"}),
+    ("BiDO", "bido-hsic", {}),
+    ("MID", "mid", {}),
+)
 #: What stands behind two layers of each kind, and the layer that gives it.
 PLACES = {
     "two linear layers": (Pick(("none",), variant="linear", name="two linear layers"), "relu2"),
@@ -100,7 +106,18 @@ def _features_and_time() -> Iterator[Claim]:
         )  # fmt: skip
 
 
-CLAIMS = (*(claim for threat in THREATS for claim in _of_threat(threat)), *_features_and_time())
+def _of_classes() -> Iterator[Claim]:
+    """Plug-&-Play: the attacker has pictures of other classes, so that what it shows of these came from the network."""
+    variant = "plug-and-play-disjoint"
+    for name, kind, settings in (("its undefended twin", "none", {}), *_PLAYED):
+        yield Claim(
+            f"plug-and-play-{kind}", f"Plug-&-Play: fewer of SCA's classes (λ 0.5) are recognised than of {name}",
+            f"{PAPER}, tables 1 and 7", sca(0.5, variant), Pick((kind,), settings, variant, name=name),
+            metric="attack-accuracy",
+        )  # fmt: skip
+
+
+CLAIMS = (*(claim for threat in THREATS for claim in _of_threat(threat)), *_of_classes(), *_features_and_time())
 
 
 @STUDIES.register("sparse-coding", revision=2)
@@ -108,8 +125,9 @@ CLAIMS = (*(claim for threat in THREATS for claim in _of_threat(threat)), *_feat
 class SparseCodingStudy(Study):
     """Ten defences and the undefended twin under the paper's threats, beside its tables.
 
-    The variants `split`, `end-to-end` and `plug-and-play` are the threats, `*-rows` and `*-forms` the paper's own
-    undefended network and single changes, `linear` gives the features behind two linear layers.
+    The variants `split`, `end-to-end` and `plug-and-play` (`-disjoint`: public classes are not private ones) are the
+    threats, `*-rows` and `*-forms` the paper's own undefended network and single changes, `linear` gives the features
+    behind two linear layers.
     """
 
     title: ClassVar[str] = "Sparse coding against model inversion"
