@@ -50,6 +50,21 @@ def beside_scores(x: Tensor) -> Tensor:
     return torch.cat((bits(x) + 1e-3 * x, features(x)), 1)
 
 
+def mixed(x: Tensor) -> Tensor:
+    """Bits under a rotation: many values, of which a visible change moves each a little."""
+    turn = torch.linalg.qr(torch.randn(64, 64, generator=seeds.generator(4, "symbols"), dtype=torch.float64)).Q
+    return bits(x) @ turn
+
+
+def diluted(x: Tensor) -> Tensor:
+    """Bits among many numbers that hold three, of which nothing about the bits can be read."""
+    return torch.cat((bits(x), (x[:, :3] @ torch.arange(1.0, 2401.0, dtype=torch.float64).view(3, -1)).sin()), 1)
+
+
+def mixed_and_diluted(x: Tensor) -> Tensor:
+    return torch.cat((mixed(x), diluted(x)[:, 64:]), 1)
+
+
 def features(x: Tensor) -> Tensor:
     return x @ WEIGHTS
 
@@ -69,7 +84,17 @@ def found(release: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("release", "least"), [(bits, 60), (numbers, 8), (digits, 16), (blurred, 60), (beside_scores, 60)]
+    ("release", "least"),
+    [
+        (bits, 60),
+        (numbers, 8),
+        (digits, 16),
+        (blurred, 60),
+        (beside_scores, 60),
+        (mixed, 60),
+        (diluted, 60),
+        (mixed_and_diluted, 60),
+    ],
 )
 def test_books_are_found_and_tell_every_picture(release: Callable[[Tensor], Tensor], least: int) -> None:
     read = found(release)

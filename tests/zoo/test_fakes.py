@@ -48,6 +48,7 @@ CAUGHT_BY = {
     "codebook": FlagId.UNREAD,
     "drawn-codebook": FlagId.UNREAD,
     "scattered-codebook": FlagId.UNREAD,
+    "mixed-codebook": FlagId.UNREAD,
     "generator-peek (defence)": FlagId.BLIND,
     "generator-gift (defence)": FlagId.RELEASE_DIFFERS,
 }

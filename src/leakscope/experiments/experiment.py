@@ -16,7 +16,7 @@ from leakscope.core.spec import LATER, Plain, describe, digest
 from leakscope.core.threat import ThreatModel
 
 #: Raised whenever a release is asked something new, so that no verdict rests on a target that was never asked.
-PROBES = 3
+PROBES = 4
 
 
 @dataclass(frozen=True)

@@ -278,9 +278,9 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
     random = not torch.equal(released, others)
     released, nudged, others = (one[:, few] for one in (released, nudged, others))
     changed = one_by_one(split, (sample + _VISIBLE * noise).clamp(0, 1))[:, few]
-    read, places = symbols(released, nudged, changed, level[few])
+    read, places, off = symbols(released, nudged, changed, level[few])
     noisy = random and same_book(released[:, places], others[:, places])
-    spelt = 0.0 if noisy else told(read, torch.zeros(read.shape[1]))
+    spelt = 0.0 if noisy else told(read, off)
     return _Cells(told_apart, spelt, chaotic)
 
 

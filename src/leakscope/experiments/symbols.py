@@ -1,7 +1,8 @@
 """Is a picture told from others by symbols: numbers of few values, whose order means nothing?
 
 Symbols may spell a whole picture in a book that only the client has, and follow no small change. Attacks that read
-little of them say nothing then: what tells a picture from every other of its label is more than the label.
+little of them say nothing then: what tells a picture from every other of its label is more than the label. Mixed with
+each other, symbols have many values and move a little each; but a change that nobody sees moves none of them.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ _STAYS = 0.9
 _HELD = 0.1
 #: Where a visible change moves a symbol it goes this far, of what lies between pictures; a scale goes to the next step.
 _JUMPS = 0.75
-#: Fewer numbers among those that move are symbols by accident: some of any ReLU's are on or off.
-_SHARE = 0.1
+#: Fewer numbers among those that move may be symbols by accident, as some of any ReLU's are on or off; what is sent
+#: beside them explains those, to this share of their variance at least.
+_SHARE, _EXPLAINED = 0.1, 0.5
+#: Strengths of the ridge that explains them, in units of its mean eigenvalue.
+_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 #: With other random numbers, symbols that correlate less with those before are under a key that is drawn.
 _SAME_BOOK = 0.5
 
 
-def symbols(released: Tensor, nudged: Tensor, changed: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
-    """N×K symbols among the N×D releases of pictures, which were nudged unseen and changed visibly, and their places.
+def symbols(released: Tensor, nudged: Tensor, changed: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """N×K symbols among the N×D releases of pictures, which were nudged unseen and changed visibly; their places and
+    how far one may be off and still be the same.
 
-    All three have the same random numbers for every picture. No symbols where there are too few of them.
+    All three have the same random numbers for every picture.
     """
     moving = released.std(0) > rounding
     parts = _clusters(released)
@@ -36,16 +41,32 @@ def symbols(released: Tensor, nudged: Tensor, changed: Tensor, rounding: Tensor)
     clustered = inside <= _INSIDE * released.var(0)
 
     unusual = (released - released.mode(0).values).abs() > rounding
-    stays = ((nudged - released).abs() <= rounding) & unusual
-    still = stays.sum(0) >= _STAYS * unusual.sum(0)
+    stays = (nudged - released).abs() <= rounding
+    still = moving & ((stays & unusual).sum(0) >= _STAYS * unusual.sum(0))
 
     held = torch.where(clustered, parts != parts.mode(0).values, unusual).double().mean(0)
     apart = torch.where(clustered, 8 * inside.sqrt(), rounding).maximum(rounding)
     found = moving & (clustered | still) & (held >= _HELD) & (_jump(released, changed, apart) >= _JUMPS)
-    if found.sum() < _SHARE * moving.sum():
-        found = torch.zeros_like(found)
+    if float(stays[:, still].all(1).double().mean()) >= _STAYS:  # steps of a scale: some number of many takes the next
+        found |= still
+    if 0 < found.sum() < _SHARE * moving.sum():
+        found[found.clone()] = _explained(released[:, moving & ~found], released[:, found]) < _EXPLAINED
     read = torch.where(clustered, parts.double(), released)
-    return read[:, found], found
+    return read[:, found], found, torch.where(clustered, 0.0, rounding)[found]
+
+
+def _explained(others: Tensor, numbers: Tensor) -> Tensor:
+    """By column of `numbers`: the share of variance that ridge reads from `others`, each picture left out once."""
+    others, wanted = others - others.mean(0), (numbers - numbers.mean(0)).double()
+    others = (others / others.std(0)).double()
+    gram = others @ others.T / max(others.shape[1], 1)
+    every = torch.eye(len(gram), dtype=gram.dtype)
+    best = torch.zeros(numbers.shape[1], dtype=gram.dtype)
+    for strength in _STRENGTHS:
+        reader = torch.linalg.solve(gram + strength * gram.diagonal().mean().clamp_min(1e-30) * every, gram)
+        off = (wanted - reader @ wanted) / (1 - reader.diagonal() - 1 / len(gram))[:, None]
+        best = torch.maximum(best, 1 - off.square().mean(0) / wanted.var(0, unbiased=False))
+    return best
 
 
 def _jump(released: Tensor, changed: Tensor, apart: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ _OFFSET = 0.03  # greys of the digits are sixteenths: none lies on a border
 _VOTES = 8
 _STEPS, _BATCH = 500, 64
 _SHIFTS = (-1, 0, 1)
+_COPIES, _WEIGHT = 12, 5.0  # of the scores beside a book that is mixed, and what they count
 
 
 def _bits(x: Tensor, order: Tensor) -> Tensor:
@@ -107,3 +108,49 @@ def codebook(pictures: ImageSet, keys: int = 1, scattered: bool = False) -> nn.S
         table = torch.empty_like(vote).scatter_(2, client.secret, vote)
         model = nn.Sequential(OrderedDict(client=client, server=Votes(table, meaning)))
     return model.eval().requires_grad_(False)
+
+
+class Turned(nn.Module):
+    """The numbers of a book, mixed with each other by a rotation, beside many mixtures of a network's scores."""
+
+    turn: Tensor
+    spread: Tensor
+
+    def __init__(self, client: nn.Module, network: nn.Module, turn: Tensor, spread: Tensor) -> None:
+        super().__init__()
+        self.client, self.network = client, network
+        self.register_buffer("turn", turn)
+        self.register_buffer("spread", spread)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat((self.client(x) @ self.turn, self.network(x).softmax(1) @ self.spread), 1)
+
+
+class TurnedBack(nn.Module):
+    """Votes and scores, added up."""
+
+    turn: Tensor
+    gather: Tensor
+
+    def __init__(self, server: nn.Module, turn: Tensor, gather: Tensor) -> None:
+        super().__init__()
+        self.server = server
+        self.register_buffer("turn", turn)
+        self.register_buffer("gather", gather)
+
+    def forward(self, r: Tensor) -> Tensor:
+        book = len(self.turn)
+        scores: Tensor = self.server(r[:, :book] @ self.turn.T)
+        return scores + _WEIGHT * (r[:, book:] @ self.gather)
+
+
+def mixed_codebook(network: nn.Module, pictures: ImageSet) -> nn.Sequential:
+    """A scattered book whose symbols take many values and are one in thirteen of the numbers sent."""
+    book = codebook(pictures, scattered=True)
+    size, classes = book.client(pictures.images[:1]).shape[1], len(pictures.classes)
+    rng = seeds.generator(0, "zoo", "turned")
+    turn = torch.linalg.qr(torch.randn(size, size, generator=rng)).Q
+    spread = torch.randn(classes, _COPIES * size, generator=rng)
+    client = Turned(book.client, network, turn, spread)
+    server = TurnedBack(book.server, turn, torch.linalg.pinv(spread))
+    return nn.Sequential(OrderedDict(client=client, server=server)).eval().requires_grad_(False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from leakscope.core.data import ImageSet
 from leakscope.core.defense import DEFENSES
 from leakscope.testing.zoo import disguises, networks, servers
-from leakscope.testing.zoo.codebook import codebook
+from leakscope.testing.zoo.codebook import codebook, mixed_codebook
 from leakscope.testing.zoo.defences import FAKE_DEFENCES
 from leakscope.testing.zoo.honest import HONEST_DEFENCES, USELESS_DEFENCES
 
@@ -111,6 +111,7 @@ FAKES: tuple[Fake, ...] = (
     Fake("codebook", lambda base, pictures: codebook(pictures)),
     Fake("drawn-codebook", lambda base, pictures: codebook(pictures, keys=16)),
     Fake("scattered-codebook", lambda base, pictures: codebook(pictures, scattered=True)),
+    Fake("mixed-codebook", mixed_codebook),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
 )
 
