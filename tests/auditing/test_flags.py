@@ -93,6 +93,17 @@ def test_a_release_that_looks_at_the_batch_is_told() -> None:
     assert {flag.id for flag in flagged.flags} == {FlagId.BATCH_DEPENDENT}
 
 
+def test_what_no_noise_hides_must_be_read() -> None:
+    """Little is read of it, though more than the label: the picture is there all the same."""
+    little = replace(result("d", "decoder", 0.3), label_floor=-0.2)
+    (flagged,) = with_flags(target(follows=1.0, plainly=0.9), [little])
+    assert {flag.id for flag in flagged.flags} == {FlagId.UNREAD}
+    (hidden,) = with_flags(target(follows=1.0, plainly=0.1), [little])
+    (read,) = with_flags(target(follows=1.0, plainly=0.9), [replace(little, metrics={"leak": summary(0.6)})])
+    assert not hidden.flags
+    assert not read.flags
+
+
 def test_what_pictures_release_accuses_no_attack_on_classes() -> None:
     released = target(server_leak=0.9, follows=0.9, unused=0.9, mosaics=0.9)
     (picture,) = with_flags(released, [replace(result("d", "decoder", 0.0), label_floor=0.0)])

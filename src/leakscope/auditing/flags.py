@@ -34,7 +34,8 @@ FOLLOWS_LITTLE = 0.2
 UNREAD = 0.15
 #: Share of features that tell pictures apart which the server may do without.
 UNUSED = 0.3
-#: Where it can do without nearly all, mosaics are read, or symbols tell pictures apart, attacks must read this much.
+#: Where it can do without nearly all, no noise hides small changes, mosaics are read, or symbols tell pictures apart,
+#: attacks must read this much.
 NEARLY_ALL, READ = 0.8, 0.5
 #: Share of released features that may be chaotic: more are a code, not features.
 CHAOTIC = 0.05
@@ -68,7 +69,7 @@ def with_flags(
     label_only = _label_at_most(results, TIE if target.random_release else UNREAD)
     best = max((r.leak for r in results), default=1.0)
     unread, unused = target.follows > FOLLOWS and label_only, target.unused > UNUSED and label_only
-    unread |= (target.mosaics > FOLLOWS or target.spelt > UNEVEN[1]) and best < READ
+    unread |= (target.plainly > FOLLOWS or target.mosaics > FOLLOWS or target.spelt > UNEVEN[1]) and best < READ
     unused |= target.unused > NEARLY_ALL and best < READ
     missed = target.server_leak is not None and target.server_leak > best + TIE
     if any(result.goal == CLASSES for result in results):

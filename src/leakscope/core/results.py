@@ -185,6 +185,7 @@ class TargetRecord:
     server_leak: float | None = None  # what ridge rebuilds from the server's own activations
     utility: str | None = None  # what `accuracy` is where pictures have no labels: a function, or `not measured`
     follows: float = 0.0  # share of small changes of a picture that can be read from what they change in its release
+    plainly: float = 0.0  # the same through fresh noise, where `follows` is high
     unused: float = 0.0  # share of features that tell pictures apart and that the server does not need
     undone: bool = False  # the server works out numbers of the client that cannot be read from what was sent
     opaque: bool = False  # the server's answer does not follow from the release by operations that can be watched

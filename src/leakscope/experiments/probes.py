@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks._sights import choose, look
-from leakscope.auditing.flags import FOLLOWS_LITTLE, UNEVEN
+from leakscope.auditing.flags import FOLLOWS, FOLLOWS_LITTLE, UNEVEN
 from leakscope.core import seeds
 from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
@@ -55,6 +55,7 @@ class Probed:
     chaotic: float  # share of moving features that a change nobody sees moves as much as another picture does
     server_leak: float | None  # what ridge rebuilds from the server's own activations
     follows: float  # share of small changes of a picture that can be read from what they change in its release
+    plainly: float  # the same where every change is released with random numbers of its own; 0 where `follows` is low
     unused: float  # share of features that tell pictures of a label apart and could be those of another picture
     opaque: bool  # the server's answer does not follow from the release by operations that can be watched
     undone: bool  # the server works out numbers of the client that cannot be read from what was sent
@@ -70,6 +71,7 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
     server_leak = _server_leak(split, public, heldout, device)
     heard = None if server_leak is None else listen(split, public, heldout, device)
     follows = _follows(split, images, device)
+    plainly = _follows(split, images, device, afresh=True) if follows > FOLLOWS else 0.0
 
     def released(pictures: Tensor, seed: int) -> Tensor:
         return one_by_one(split, pictures.to(device), seed)
@@ -82,6 +84,7 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
         chaotic=cells.chaotic,
         server_leak=server_leak if server_leak is None or heard is None else max(server_leak, heard.server_leak),
         follows=follows,
+        plainly=plainly,
         unused=unused,
         opaque=severed or (heard is not None and heard.opaque),
         undone=heard is not None and heard.undone,
@@ -285,8 +288,10 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
 
 
 @torch.no_grad()
-def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
+def _follows(split: SplitModel, images: Tensor, device: torch.device, *, afresh: bool = False) -> float:
     """How well small changes of a picture are read from the changes of its release, under the same random numbers.
+
+    Under others for every change (`afresh`), noise that is there hides what it can.
 
     x + Uc with 32 random directions U; ridge from r(x + Uc) − r(x) to c, judged on changes it was not fitted on.
     One where every pixel is in the release, however it is coded; nothing where the label alone is.
@@ -302,7 +307,8 @@ def _follows(split: SplitModel, images: Tensor, device: torch.device) -> float:
         amounts = torch.randn(_CHANGES, directions, generator=rng, device=device)
         changed = x + size * (amounts @ ways.T).view(-1, *x.shape)
         known = amounts.cpu()
-        released = one_by_one(split, torch.cat((x[None], changed)))
+        every = torch.cat((x[None], changed))
+        released = _drawn(split, every, 11).flatten(1).cpu().double() if afresh else one_by_one(split, every)
         moves = (released[1:] - released[0]) / torch.where(spread > 0, spread, torch.inf)
         # A border crossed (a wrap, another key) throws a value far out; what the others tell stays.
         usual = moves.abs().median(0).values
