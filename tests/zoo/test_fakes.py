@@ -28,8 +28,8 @@ REFUSED = {"infinity", "no-number"}
 INSEPARABLE = {"elsewhere"}
 #: Half a minute and more each: run with the ten seeds only.
 SLOW = set() if "LEAKSCOPE_ZOO_SEEDS" in os.environ else {"low-digits (defence)", "behind-chaff", "drawn-codebook"}
-#: Their servers read a vote for each piece of the picture, and no more.
-VOTING = {"codebook": 0.8, "drawn-codebook": 0.8, "scattered-codebook": 0.6}
+#: Their servers read a vote for each piece of the picture, or waves that they know of few pictures, and no more.
+VOTING = {"codebook": 0.8, "drawn-codebook": 0.8, "scattered-codebook": 0.6, "short-waves": 0.75}
 #: What must be among the flags of fakes that attacks do not see through.
 CAUGHT_BY = {
     "one-in-eight": FlagId.UNEVEN,
@@ -49,6 +49,7 @@ CAUGHT_BY = {
     "drawn-codebook": FlagId.UNREAD,
     "scattered-codebook": FlagId.UNREAD,
     "mixed-codebook": FlagId.UNREAD,
+    "short-waves": FlagId.UNREAD,
     "generator-peek (defence)": FlagId.BLIND,
     "generator-gift (defence)": FlagId.RELEASE_DIFFERS,
 }

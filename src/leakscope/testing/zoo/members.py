@@ -14,6 +14,7 @@ from leakscope.testing.zoo import disguises, networks, servers
 from leakscope.testing.zoo.codebook import codebook, mixed_codebook
 from leakscope.testing.zoo.defences import FAKE_DEFENCES
 from leakscope.testing.zoo.honest import HONEST_DEFENCES, USELESS_DEFENCES
+from leakscope.testing.zoo.sines import waves
 
 Make = Callable[[nn.Sequential, ImageSet], nn.Module]
 
@@ -112,6 +113,7 @@ FAKES: tuple[Fake, ...] = (
     Fake("drawn-codebook", lambda base, pictures: codebook(pictures, keys=16)),
     Fake("scattered-codebook", lambda base, pictures: codebook(pictures, scattered=True)),
     Fake("mixed-codebook", mixed_codebook),
+    Fake("short-waves", lambda base, pictures: waves(pictures)),
     *(Fake(name.removeprefix("zoo-") + " (defence)", defense=name) for name in FAKE_DEFENCES),
 )
 
