@@ -38,6 +38,8 @@ _CHAOTIC = 0.25
 _CENTRES, _DIRECTIONS, _CHANGES = 4, 32, 128
 #: … their deviation in pixels of range one, and how exactly the release is read, in deviations of each feature.
 _SMALL, _READING = 0.01, 1.5e-3
+#: Changes that noise must hide.
+_PLAIN = (0.01, 0.03, 0.1)
 #: Pictures from which the server's own activations are read, and pictures that are rebuilt …
 _READ, _REBUILT = 400, 100
 #: Groups of features that are exchanged between pictures, and the share of answers that must stay the same.
@@ -55,7 +57,7 @@ class Probed:
     chaotic: float  # share of moving features that a change nobody sees moves as much as another picture does
     server_leak: float | None  # what ridge rebuilds from the server's own activations
     follows: float  # share of small changes of a picture that can be read from what they change in its release
-    plainly: float  # the same where every change is released with random numbers of its own; 0 where `follows` is low
+    plainly: float  # the same of larger changes, each with random numbers of its own; 0 where `follows` is low
     unused: float  # share of features that tell pictures of a label apart and could be those of another picture
     opaque: bool  # the server's answer does not follow from the release by operations that can be watched
     undone: bool  # the server works out numbers of the client that cannot be read from what was sent
@@ -71,7 +73,7 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
     server_leak = _server_leak(split, public, heldout, device)
     heard = None if server_leak is None else listen(split, public, heldout, device)
     follows = _follows(split, images, device)
-    plainly = _follows(split, images, device, afresh=True) if follows > FOLLOWS else 0.0
+    plainly = max(_follows(split, images, device, size, afresh=True) for size in _PLAIN) if follows > FOLLOWS else 0.0
 
     def released(pictures: Tensor, seed: int) -> Tensor:
         return one_by_one(split, pictures.to(device), seed)
@@ -288,10 +290,13 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
 
 
 @torch.no_grad()
-def _follows(split: SplitModel, images: Tensor, device: torch.device, *, afresh: bool = False) -> float:
+def _follows(
+    split: SplitModel, images: Tensor, device: torch.device, small: float = _SMALL, *, afresh: bool = False
+) -> float:
     """How well small changes of a picture are read from the changes of its release, under the same random numbers.
 
-    Under others for every change (`afresh`), noise that is there hides what it can.
+    Under others for every change (`afresh`), noise that is there hides what it can: of changes as large as those by
+    which pictures differ, all that it hides of pictures.
 
     x + Uc with 32 random directions U; ridge from r(x + Uc) − r(x) to c, judged on changes it was not fitted on.
     One where every pixel is in the release, however it is coded; nothing where the label alone is.
@@ -303,7 +308,7 @@ def _follows(split: SplitModel, images: Tensor, device: torch.device, *, afresh:
     found = []
     for x in sample[:_CENTRES]:
         ways = torch.linalg.qr(torch.randn(x.numel(), directions, generator=rng, device=device)).Q
-        size = _SMALL * (x.numel() / directions) ** 0.5
+        size = small * (x.numel() / directions) ** 0.5
         amounts = torch.randn(_CHANGES, directions, generator=rng, device=device)
         changed = x + size * (amounts @ ways.T).view(-1, *x.shape)
         known = amounts.cpu()
