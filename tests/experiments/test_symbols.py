@@ -52,7 +52,7 @@ def beside_scores(x: Tensor) -> Tensor:
 
 def mixed(x: Tensor) -> Tensor:
     """Bits under a rotation: many values, of which a visible change moves each a little."""
-    turn = torch.linalg.qr(torch.randn(64, 64, generator=seeds.generator(4, "symbols"), dtype=torch.float64)).Q
+    turn: Tensor = torch.linalg.qr(torch.randn(64, 64, generator=seeds.generator(4, "symbols"), dtype=torch.float64)).Q
     return bits(x) @ turn
 
 

@@ -18,6 +18,7 @@ from leakscope.core.data import ImageSet
 from leakscope.core.model import SplitModel
 from leakscope.core.threat import Access, ThreatModel, grant
 from leakscope.experiments.floors import class_means
+from leakscope.experiments.following import HIDDEN, SMALL, followed
 from leakscope.experiments.listening import listen
 from leakscope.experiments.mosaics import read_in_mosaics
 from leakscope.experiments.symbols import same_book, symbols
@@ -34,12 +35,6 @@ _UNSEEN, _VISIBLE = 2e-3, 5e-2
 _SYMBOLS = 2**14
 #: A feature is chaotic when that change moves it by this share of what another picture would.
 _CHAOTIC = 0.25
-#: Pictures around which small changes are followed, directions of change, and changes around each picture …
-_CENTRES, _DIRECTIONS, _CHANGES = 4, 32, 128
-#: … their deviation in pixels of range one, and how exactly the release is read, in deviations of each feature.
-_SMALL, _READING = 0.01, 1.5e-3
-#: Changes that noise must hide.
-_PLAIN = (0.01, 0.03, 0.1)
 #: Pictures from which the server's own activations are read, and pictures that are rebuilt …
 _READ, _REBUILT = 400, 100
 #: Groups of features that are exchanged between pictures, and the share of answers that must stay the same.
@@ -72,11 +67,18 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
     unused, severed = _unused(split, images, device, level)
     server_leak = _server_leak(split, public, heldout, device)
     heard = None if server_leak is None else listen(split, public, heldout, device)
-    follows = _follows(split, images, device)
-    plainly = max(_follows(split, images, device, size, afresh=True) for size in _PLAIN) if follows > FOLLOWS else 0.0
 
-    def released(pictures: Tensor, seed: int) -> Tensor:
+    def released(pictures: Tensor, seed: int = 5) -> Tensor:
         return one_by_one(split, pictures.to(device), seed)
+
+    @torch.no_grad()
+    def afresh(pictures: Tensor) -> Tensor:
+        return _told(torch.cat([_drawn(split, part.to(device), n) for n, part in enumerate(pictures.split(64), 5)]))
+
+    sample = images[:_COMPARED]
+    spread = afresh(sample).std(0)
+    follows = followed(released, sample, spread, SMALL)
+    plainly = max(followed(afresh, sample, spread, size) for size in HIDDEN) if follows > FOLLOWS else 0.0
 
     return Probed(
         batch_dependent=depends_on_batch(split, images, device),
@@ -287,45 +289,6 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
     noisy = random and same_book(released[:, places], others[:, places])
     spelt = 0.0 if noisy else told(read, off)
     return _Cells(told_apart, spelt, chaotic)
-
-
-@torch.no_grad()
-def _follows(
-    split: SplitModel, images: Tensor, device: torch.device, small: float = _SMALL, *, afresh: bool = False
-) -> float:
-    """How well small changes of a picture are read from the changes of its release, under the same random numbers.
-
-    Under others for every change (`afresh`), noise that is there hides what it can: of changes as large as those by
-    which pictures differ, all that it hides of pictures.
-
-    x + Uc with 32 random directions U; ridge from r(x + Uc) − r(x) to c, judged on changes it was not fitted on.
-    One where every pixel is in the release, however it is coded; nothing where the label alone is.
-    """
-    rng = seeds.generator(0, "probe", "small changes", device=device)
-    sample = images[:_COMPARED].to(device)
-    spread = torch.cat([_drawn(split, part, 5) for part in sample.split(64)]).flatten(1).cpu().double().std(0)
-    directions = min(_DIRECTIONS, sample[0].numel())
-    found = []
-    for x in sample[:_CENTRES]:
-        ways = torch.linalg.qr(torch.randn(x.numel(), directions, generator=rng, device=device)).Q
-        size = small * (x.numel() / directions) ** 0.5
-        amounts = torch.randn(_CHANGES, directions, generator=rng, device=device)
-        changed = x + size * (amounts @ ways.T).view(-1, *x.shape)
-        known = amounts.cpu()
-        every = torch.cat((x[None], changed))
-        released = _drawn(split, every, 11).flatten(1).cpu().double() if afresh else one_by_one(split, every)
-        moves = (released[1:] - released[0]) / torch.where(spread > 0, spread, torch.inf)
-        # A border crossed (a wrap, another key) throws a value far out; what the others tell stays.
-        usual = moves.abs().median(0).values
-        moves = torch.where(moves.abs() <= 8 * usual, moves, 0.0)
-        moves = moves + _READING * torch.randn(moves.shape, generator=rng, device=device).cpu()
-        fit = slice(0, _CHANGES * 3 // 4)
-        gram = moves @ moves.T
-        strength = 1e-3 * gram[fit, fit].diagonal().mean()
-        weights = torch.linalg.solve(gram[fit, fit] + strength * torch.eye(_CHANGES * 3 // 4), known[fit].double())
-        missed = (gram[fit.stop :, fit] @ weights - known[fit.stop :]).square().mean()
-        found.append(float(1 - missed / known[fit.stop :].square().mean()))
-    return float(torch.tensor(found).median()) if found else 0.0
 
 
 def _unused(split: SplitModel, images: Tensor, device: torch.device, level: Tensor) -> tuple[float, bool]:

@@ -146,11 +146,11 @@ class TurnedBack(nn.Module):
 
 def mixed_codebook(network: nn.Module, pictures: ImageSet) -> nn.Sequential:
     """A scattered book whose symbols take many values and are one in thirteen of the numbers sent."""
-    book = codebook(pictures, scattered=True)
-    size, classes = book.client(pictures.images[:1]).shape[1], len(pictures.classes)
+    client, server = codebook(pictures, scattered=True)
+    size, classes = client(pictures.images[:1]).shape[1], len(pictures.classes)
     rng = seeds.generator(0, "zoo", "turned")
     turn = torch.linalg.qr(torch.randn(size, size, generator=rng)).Q
     spread = torch.randn(classes, _COPIES * size, generator=rng)
-    client = Turned(book.client, network, turn, spread)
-    server = TurnedBack(book.server, turn, torch.linalg.pinv(spread))
-    return nn.Sequential(OrderedDict(client=client, server=server)).eval().requires_grad_(False)
+    turned = Turned(client, network, turn, spread)
+    back = TurnedBack(server, turn, torch.linalg.pinv(spread))
+    return nn.Sequential(OrderedDict(client=turned, server=back)).eval().requires_grad_(False)
