@@ -32,6 +32,7 @@ from leakscope.commands.settings import (
 )
 from leakscope.commands.store import store_app
 from leakscope.core.errors import OneLine, UsageError, ended_by, one_line, said_by
+from leakscope.core.interrupts import interruptible
 from leakscope.core.memory import is_shortage
 from leakscope.core.waiting import spin_briefly
 from leakscope.options import (
@@ -334,7 +335,8 @@ def run(command: Callable[..., Any], arguments: list[str] | None = None) -> int:
     isolation.enter()
     given = isolation.ARGUMENTS.set(arguments)
     try:
-        code = command(args=arguments, standalone_mode=False)
+        with interruptible():
+            code = command(args=arguments, standalone_mode=False)
     except OneLine as error:
         _tell(str(error))
         return 2 if isinstance(error, UsageError) else 3

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Protocol
 
+from leakscope.core.interrupts import heed
+
 
 class Bar(Protocol):
     """One piece of work under way."""
@@ -83,9 +85,22 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def stage(name: str, total: int) -> AbstractContextManager[Bar]:
+class _Heeding:
+    """A bar at which work ends that was asked to."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        heed()
+        self._bar.advance(steps, **figures)
+
+
+@contextmanager
+def stage(name: str, total: int) -> Iterator[Bar]:
     """`with stage("train", epochs) as bar: … bar.advance(loss=0.1)`."""
-    return (_listener.get() or SILENT).stage(name, total)
+    with (_listener.get() or SILENT).stage(name, total) as bar:
+        yield _Heeding(bar)
 
 
 def say(text: str) -> None:
