@@ -142,7 +142,8 @@ def _limits(part: Part) -> Iterable[str]:
         yield f"Controls not passed: {', '.join(failed)}."
     if part.not_asked:
         yield f"{len(part.not_asked)} claims are not asked here, because one side was not run; they are listed below."
-    yield f"{part.origin.victims} victims and {len(part.origin.seeds)} seeds, one data set, one size of network."
+    seeds = len(part.origin.seeds)
+    yield f"{part.origin.victims} victims, {seeds} seed{'' if seeds == 1 else 's'}, one data set, one size of network."
 
 
 def origin_line(part: Part) -> str:
