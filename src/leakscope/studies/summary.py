@@ -44,7 +44,8 @@ def _how_sure(parts: list[Part], claims: list[Decided]) -> str:
     victims = sorted({part.origin.victims for part in parts})
     decided = sum(claim.verdict is not Ruled.CANNOT_TELL for claim in claims)
     return (
-        f"{len(parts)} data set{'s' if len(parts) > 1 else ''}, {_range(seeds)} seed{'' if seeds == [1] else 's'}, {_range(victims)} victims; "
+        f"{len(parts)} data set{'s' if len(parts) > 1 else ''}, "
+        f"{_range(seeds)} seed{'' if seeds == [1] else 's'}, {_range(victims)} victims; "
         f"{decided / len(claims):.0%} decided at 95 %, corrected for all claims of a page"
     )
 
