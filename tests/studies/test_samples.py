@@ -86,9 +86,9 @@ def test_the_part_is_named_after_the_data(tmp_path: Path) -> None:
     assert vanilla.verdict == "other data"  # 5,000 digits are not MNIST
     assert published["Table 3", "vanilla", "ssim"].verdict == "not run"  # no search
     assert "| MixCon | 0" not in claims_table(tmp_path)
-    assert "2 data sets, 1 seeds, 4 victims" in claims_table(tmp_path)
+    assert "2 data sets, 1 seed, 4 victims" in claims_table(tmp_path)
     index = results_index(tmp_path)
-    assert "**How sure:** 2 data sets, 1 seeds, 4 victims" in index
+    assert "**How sure:** 2 data sets, 1 seed, 4 victims" in index
     picture = re.findall(r"!\[.+\]\((.+)\)", index)
     assert len(picture) == 1, "one picture for the one paper that has been run"
     assert (tmp_path / picture[0]).is_file()

@@ -98,7 +98,7 @@ def _started(address: str | None, cores: int | None) -> Any:
 
     try:
         ray.init(
-            address=address, num_cpus=cores, include_dashboard=False if address is None else None,
+            address=address or "local", num_cpus=cores, include_dashboard=False if address is None else None,
             log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
     except Exception as error:  # Ray raises plain Exception when a node does not come up in time
