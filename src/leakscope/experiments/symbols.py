@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakscope.attacks._spectrum import Spectrum
+
 #: A number falls into clusters when at most this share of its variance is inside of them …
 _INSIDE = 1e-3
 #: … which are parted by the largest gaps between its values, each at least this share of the largest.
@@ -23,7 +25,7 @@ _JUMPS = 0.75
 #: Fewer numbers among those that move may be symbols by accident, as some of any ReLU's are on or off; what is sent
 #: beside them explains those, to this share of their variance at least.
 _SHARE, _EXPLAINED = 0.1, 0.5
-#: Strengths of the ridge that explains them, in units of its mean eigenvalue.
+#: Strengths of the ridge that explains them, in mean squared lengths of a row.
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 #: With other random numbers, symbols that correlate less with those before are under a key that is drawn.
 _SAME_BOOK = 0.5
@@ -57,16 +59,10 @@ def symbols(released: Tensor, nudged: Tensor, changed: Tensor, rounding: Tensor)
 
 def _explained(others: Tensor, numbers: Tensor) -> Tensor:
     """By column of `numbers`: the share of variance that ridge reads from `others`, each picture left out once."""
-    others, wanted = others - others.mean(0), (numbers - numbers.mean(0)).double()
-    others = (others / others.std(0)).double()
-    gram = others @ others.T / max(others.shape[1], 1)
-    every = torch.eye(len(gram), dtype=gram.dtype)
-    best = torch.zeros(numbers.shape[1], dtype=gram.dtype)
-    for strength in _STRENGTHS:
-        reader = torch.linalg.solve(gram + strength * gram.diagonal().mean().clamp_min(1e-30) * every, gram)
-        off = (wanted - reader @ wanted) / (1 - reader.diagonal() - 1 / len(gram))[:, None]
-        best = torch.maximum(best, 1 - off.square().mean(0) / wanted.var(0, unbiased=False))
-    return best
+    columns, wanted = (others - others.mean(0)) / others.std(0), numbers - numbers.mean(0)
+    spectrum, level = Spectrum.of(columns), float(columns.square().sum(1).mean())
+    errors = [spectrum.residuals(wanted, strength * level, 1)[1].square().mean((0, 1)) for strength in _STRENGTHS]
+    return 1 - torch.stack(errors).nan_to_num(torch.inf).amin(0) / wanted.var(0, unbiased=False)
 
 
 def _jump(released: Tensor, changed: Tensor, apart: Tensor) -> Tensor:

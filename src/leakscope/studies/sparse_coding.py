@@ -35,8 +35,7 @@ RIVALS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 #: Rivals that a class attack meets as well; noise as the paper adds it, after training.
 _PLAYED: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("Gaussian noise 0.5", "gaussian", {"sigma": 0.5, "in_training": False, "layers": "dense"}),
-    ("BiDO", "bido-hsic", {}),
-    ("MID", "mid", {}),
+    *(rival for rival in RIVALS if rival[0] in {"BiDO", "MID"}),
 )
 #: What stands behind two layers of each kind, and the layer that gives it.
 PLACES = {
