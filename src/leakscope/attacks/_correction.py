@@ -95,6 +95,11 @@ class Correction(nn.Module):
             *steps, nn.GELU(), last, nn.PixelShuffle(2 if times else 1), Resize(height, width_px)
         )
 
+    @property
+    def last(self) -> nn.Conv2d:
+        """The layer that starts at zero."""
+        return next(layer for layer in reversed(self.upward) if isinstance(layer, nn.Conv2d))
+
     def forward(self, z: Tensor, linear: Tensor) -> Tensor:
         picture = linear
         if tuple(linear.shape[2:]) != self.folded:

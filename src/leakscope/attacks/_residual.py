@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks._correction import Correction, Size, bounded
 from leakscope.attacks._linear import Linear
+from leakscope.attacks._orthogonal import OrthogonalSteps
 from leakscope.attacks._release import PublicReleases
 from leakscope.attacks._sights import Reader, look
 from leakscope.core import progress
@@ -22,6 +23,7 @@ _SHIFT = 14  # pictures are shifted by up to this part of their side
 _GAIN = 0.02  # a round that lowers the validation error by less than this share is the last
 _AVERAGED = 0.99  # of the weights' running mean stays after each step
 _LEAST_STEPS = 80  # of the first round, however few pictures there are
+_ORTHOGONAL = 5.0  # times the rate of Adam is that of the filters' orthogonal steps
 _LOOKS = 4  # at the validation pictures, each round
 
 
@@ -167,25 +169,29 @@ class Run:
         self.network, self.judge, self.lessons, self.rate = network, judge, lessons, rate
         self.mean = copy.deepcopy(network)
         self.weights, self.means = list(network.parameters()), list(self.mean.parameters())
-        # Adam moves every weight by the rate, so a neuron with thousands of inputs moves too far.
+        filters = [p for p in self.weights if p.ndim == 4 and p is not network.last.weight]
         wide = [p for p in self.weights if p.ndim == 2]
-        others = [p for p in self.weights if p.ndim != 2]
+        others = [p for p in self.weights if p.ndim == 1 or p is network.last.weight]
+        # Adam moves every weight by the rate, so a neuron with thousands of inputs moves too far.
         groups = [{"params": others, "share": 1.0}, {"params": wide, "share": 0.2}]
-        self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, weight_decay=1e-4, fused=True)
+        adam = torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, weight_decay=1e-4, fused=True)
+        steps = OrthogonalSteps([{"params": filters, "share": _ORTHOGONAL}], lr=rate)
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (adam, steps)
         self.taken = 0
         self.error = judge(self.mean)
 
     def step(self, rate: float) -> None:
         features, linear, images = self.lessons.next()
         self.network.train()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
         guess = bounded(linear + self.judge.unit * self.network(features, linear), *self.judge.bounds, training=True)
         error = (guess - images).square().mean() / self.judge.unit**2
-        self.optimizer.zero_grad()
+        self.network.zero_grad()
         error.backward()
         nn.utils.clip_grad_norm_(self.weights, 1.0)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["share"]
+            optimizer.step()
         self.taken += 1
         kept = min(_AVERAGED, (1 + self.taken) / (10 + self.taken))
         with torch.no_grad():

@@ -25,11 +25,11 @@ _PROBES = 32  # pictures on which a release is studied
 
 _EFFORTS: dict[str, Effort] = {
     "quick": Effort((2.6, 7.8), 0, 2, 32, (4e-3,), (32, 1), (1.0,), (40, 160), 15.0, 0.02, 0.99),
-    "full": Effort((4.0, 60.0), 7, 2, 16, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320), 240.0, 0.01, 0.9995),
+    "full": Effort((4.0, 28.0), 7, 2, 32, (5e-3, 2e-3), (48, 2), (0.3, 1.0), (40, 320), 240.0, 0.01, 0.9995),
 }
 
 
-@ATTACKS.register("auto", revision=6)
+@ATTACKS.register("auto", revision=7)
 @dataclass(frozen=True)
 class Auto(Attack):
     """Does what the threat allows, cheapest first, and keeps what helps on pictures of its own.
@@ -51,7 +51,7 @@ class Auto(Attack):
 
     In the spirit of Croce & Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse
     parameter-free attacks" (AutoAttack), 2020. Ridge: Hoerl & Kennard, 1970; decoders: Dosovitskiy & Brox, 2016;
-    averaged weights: Polyak & Juditsky, 1992.
+    averaged weights: Polyak & Juditsky, 1992; orthogonal steps: Jordan et al., "Muon", 2024.
     """
 
     effort: Literal["quick", "full"] = "quick"
