@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class OrthogonalSteps(torch.optim.Optimizer):
     Differs from it: single precision, and no weight decay. `torch.optim.Muon` takes no filters.
     """
 
-    def __init__(self, weights: Iterable[nn.Parameter], lr: float) -> None:
+    def __init__(self, weights: Iterable[nn.Parameter] | Iterable[dict[str, Any]], lr: float) -> None:
         super().__init__(weights, {"lr": lr})
 
     @torch.no_grad()
