@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from leakscope.core.attack import ATTACKS
 from leakscope.core.defense import DEFENSES
 from leakscope.core.words import Ruled
 from leakscope.studies.cut_defences import CLAIMS as CUT
-from leakscope.studies.faces import ALL_DEPTHS, STOPPED
+from leakscope.studies.faces import ALL_DEPTHS, NONE, STOPPED
 from leakscope.studies.faces import CLAIMS as FACES
 from leakscope.studies.mixcon import CLAIMS as MIXCON
 from leakscope.studies.mixcon import sweet_spot
@@ -97,6 +98,10 @@ def test_the_main_test_of_faces_has_every_depth_and_every_stop_and_no_other_trai
     assert not ALL_DEPTHS.fits("main", target("tl-dmi:layer=block1,bn=train", 0))
     assert not ALL_DEPTHS.fits("other", target("tl-dmi:layer=block1", 0))
     assert [STOPPED.fits(name, target("none", 0)) for name in ("main", "early-3", "other")] == [True, True, False]
+    early = replace(target("none", 0), stop=3)
+    assert STOPPED.fits("main", early)
+    assert not NONE.fits("main", early)
+    assert NONE.fits("main", target("none", 0))
 
 
 def test_the_sweet_spot_is_the_closest_that_still_works() -> None:

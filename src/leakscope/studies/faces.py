@@ -32,8 +32,8 @@ DEPTHS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )  # fmt: skip
 NONE = Pick(("none",), variant=MAIN, name="no defence")
 #: Undefended targets of every length of training: what an accuracy costs without a defence.
-STOPPED = Pick(("none",), variant=f"{MAIN}|early-*|stop-*", name="no defence, stopped early")
-ALL_DEPTHS = Pick(("tl-dmi",), variant=MAIN, free=("layer", "network", "share"), name="TL-DMI")
+STOPPED = Pick(("none",), variant=f"{MAIN}|early-*|stop-*", name="no defence, stopped early", stopped=True)
+ALL_DEPTHS = Pick(("tl-dmi",), variant=MAIN, free=("layer", "network", "share"), name="TL-DMI", stopped=True)
 RIVALS = (
     ("mid", "MID"),
     ("bido-hsic", "BiDO-HSIC"),

@@ -89,7 +89,8 @@ class Pick:
     `kinds` lists defences that fit (a stack is written `a+b`). Each of `settings` must have its value (`ANY`: any);
     of the others those in `free` may vary (`ANY`: all), and so may settings that only weaken a method, which raise a
     doubt; the rest must have their defaults. `variant` and `cut` are patterns such as `early-*|main`. `attacks` names
-    kinds of attacks; empty: all that both sides met.
+    kinds of attacks; empty: all that both sides met. Targets of an earlier epoch than their run's last belong to it
+    only if it is `stopped`.
     """
 
     kinds: tuple[str, ...] = ("none",)
@@ -100,12 +101,14 @@ class Pick:
     attacks: tuple[str, ...] = ()
     model: Mapping[str, Any] = field(default_factory=dict)  # settings of the network, with `kind`
     name: str = ""  # for people
+    stopped: bool = False  # with targets that were stopped early
 
     def fits(self, variant: str, target: TargetRecord) -> bool:
         """Whether a target belongs to this arm."""
         named = any(fnmatchcase(variant, one) for one in self.variant.split("|")) and fnmatchcase(target.cut, self.cut)
         network = all(target.model.settings.get(name) == value for name, value in self.model.items())
-        return named and network and self.fits_defense(target.defense)
+        trained = self.stopped or target.stop is None
+        return named and network and trained and self.fits_defense(target.defense)
 
     def fits_defense(self, defense: Method) -> bool:
         if defense.kind not in self.kinds:
