@@ -15,7 +15,7 @@ from leakscope.core.attack import ATTACKS
 from leakscope.core.defense import DEFENSES
 from leakscope.core.words import Ruled
 from leakscope.studies.cut_defences import CLAIMS as CUT
-from leakscope.studies.faces import ALL_DEPTHS, NONE, STOPPED
+from leakscope.studies.faces import ALL_DEPTHS, NONE, STOPPED, claims_by
 from leakscope.studies.faces import CLAIMS as FACES
 from leakscope.studies.mixcon import CLAIMS as MIXCON
 from leakscope.studies.mixcon import sweet_spot
@@ -102,6 +102,16 @@ def test_the_main_test_of_faces_has_every_depth_and_every_stop_and_no_other_trai
     assert STOPPED.fits("main", early)
     assert not NONE.fits("main", early)
     assert NONE.fits("main", target("none", 0))
+
+
+def test_the_embedder_judges_the_same_claims_of_faces() -> None:
+    """Only whose word an attack accuracy is changes; false positives and Fisher profiles are nobody's opinion."""
+    network, embedder = claims_by("network"), claims_by("embedder")
+    assert network == FACES
+    assert [claim.id for claim in embedder] == [claim.id for claim in network]
+    pairs = {(one.metric, other.metric) for one, other in zip(network, embedder, strict=True)}
+    assert ("attack-accuracy", "attack-accuracy:embedder") in pairs
+    assert all(one == other for one, other in pairs if one != "attack-accuracy")
 
 
 def test_the_sweet_spot_is_the_closest_that_still_works() -> None:

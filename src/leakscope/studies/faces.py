@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from leakscope.core.results import AttackResult, TargetRecord, from_json, to_json
 from leakscope.core.spec import digest
@@ -19,6 +19,7 @@ from leakscope.studies.study import STUDIES, Run, Runs, Study
 
 PAPER = "Ho et al., CVPR 2024"
 METRIC = "attack-accuracy"
+JUDGES: Mapping[str, str] = {"network": METRIC, "embedder": "attack-accuracy:embedder"}
 #: The comparison itself; further attacks on its targets are in variants of their own. Without variants: the one audit.
 MAIN = "main*|"
 #: Points of attack accuracy that count.
@@ -50,6 +51,11 @@ def tl(settings: Mapping[str, Any], name: str, variant: str = MAIN, **more: Any)
 
 def _claim(key: str, text: str, source: str, left: Pick, right: Pick | float, **more: Any) -> Claim:
     return Claim(key, text, f"{PAPER}, {source}", left, right, **{"metric": METRIC, "minimum": POINTS, **more})
+
+
+def claims_by(judge: str) -> tuple[Claim, ...]:
+    """The paper's claims, with attack accuracy as this judge sees it."""
+    return tuple(replace(claim, metric=JUDGES[judge]) if claim.metric == METRIC else claim for claim in CLAIMS)
 
 
 def _claims() -> Iterator[Claim]:
@@ -127,7 +133,8 @@ class FacesStudy(Study):
         "covariance); 3 points of attack accuracy count."
     )
     columns: ClassVar[Columns] = (
-        (METRIC, "AttAcc@1"), ("attack-accuracy-5", "AttAcc@5"), ("target-accuracy", "Accepted by target"),
+        (METRIC, "AttAcc@1"), (JUDGES["embedder"], "AttAcc@1, embedder"), ("attack-accuracy-5", "AttAcc@5"),
+        ("target-accuracy", "Accepted by target"),
         ("false-positive", "False positive"), ("knn", "KNN"), ("leak", "Leak"),
     )  # fmt: skip
 
@@ -135,9 +142,10 @@ class FacesStudy(Study):
     note: str = ""
     pictures_per_profile: int = 200
     sheet: bool = False  # show identities; not those of real people
+    judge: Literal["network", "embedder"] = "network"  # who decides claims about attack accuracy
 
     def claims(self) -> Sequence[Claim]:
-        return CLAIMS
+        return claims_by(self.judge)
 
     def _profiles(self, runs: Runs) -> dict[str, Comparison]:
         """Fisher profiles of every undefended target of the comparison, by key; kept in the store."""
@@ -158,7 +166,7 @@ class FacesStudy(Study):
         }
 
     def tables(self, runs: Runs, measured: Measured, rows: Sequence[Row]) -> Sequence[Table]:
-        tables = [_lost(rows), _controls(runs)]
+        tables = [_lost(rows, JUDGES[self.judge]), _controls(runs)]
         for profiles in list(self._profiles(runs).values())[:1]:
             lines: tuple[tuple[Cell, ...], ...] = tuple((name, *values) for name, values in profiles.profiles.items())
             header = ("Profile", *profiles.layers)
@@ -170,7 +178,7 @@ class FacesStudy(Study):
         return tables
 
     def pictures(self, runs: Runs, part: Part) -> Sequence[tuple[Drawn, bytes]]:
-        plot = trade_off(part.rows, METRIC, "attack accuracy, strongest attack on each identity", _family)
+        plot = trade_off(part.rows, JUDGES[self.judge], "attack accuracy, strongest attack on each identity", _family)
         drawn = [(Drawn("pareto.png", "Attack accuracy against natural accuracy"), plot)]
         for profiles in list(self._profiles(runs).values())[:1]:
             lines = curves(profiles.layers, profiles.profiles, "Fisher information, largest = 1")
@@ -253,15 +261,19 @@ def _sheet(run: Run) -> dict[str, Any]:
     return found
 
 
-def lost_per_point(row: Row, twin: Row) -> Cell:
+def lost_per_point(row: Row, twin: Row, metric: str) -> Cell:
     """The paper's Δ: points of attack accuracy lost per point of accuracy; None where no accuracy was lost."""
     cost = fmean(twin.accuracies) - fmean(row.accuracies)
-    return (twin.worst_case[METRIC].value - row.worst_case[METRIC].value) / cost if cost > 0 else None
+    return (twin.worst_case[metric].value - row.worst_case[metric].value) / cost if cost > 0 else None
 
 
-def _lost(rows: Sequence[Row]) -> Table:
-    twin = next((row for row in rows if row.defense.kind == "none" and METRIC in row.worst_case), None)
-    listed = () if twin is None else tuple((name_of(row), lost_per_point(row, twin)) for row in rows if row is not twin)
+def _lost(rows: Sequence[Row], metric: str) -> Table:
+    twin = next((row for row in rows if row.defense.kind == "none" and metric in row.worst_case), None)
+    listed = (
+        ()
+        if twin is None
+        else tuple((name_of(row), lost_per_point(row, twin, metric)) for row in rows if row is not twin)
+    )
     header = ("Target", "Δ")
     return Table(
         "Points of attack accuracy lost per point of accuracy", header, listed, "A dash: no accuracy was lost."
