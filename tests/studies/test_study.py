@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 
 from leakscope.cli import app, run
 from leakscope.core.errors import UsageError
@@ -105,6 +106,18 @@ def test_the_scale_lies_over_the_variant(tmp_path: Path) -> None:
     }
     with pytest.raises(UsageError, match="one, two"):
         AuditConfig.read(config, {})
+
+
+def test_variants_of_a_scale_lie_over_what_else_it_says(tmp_path: Path) -> None:
+    """Before, a variant that trains otherwise than its scale was the same network under another name."""
+    config = tmp_path / "series.yaml"
+    tree = yaml.safe_load(CONFIG)
+    own = {"usual": {}, "short": {"training": {"epochs": 1}, "victims": 5}}
+    tree["scales"]["apart"] = {"training": {"epochs": 7}, "victims": 4, "variants": own}
+    config.write_text(yaml.safe_dump(tree))
+    found = AuditConfig.read_all(config, {}, "apart")
+    assert {name: (c.victims, c.training.epochs) for name, c in found.items()} == {"usual": (4, 7), "short": (5, 1)}
+    assert AuditConfig.read_all(config, {"victims": 3}, "apart")["short"].victims == 3
 
 
 def test_an_unknown_study_is_refused_before_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

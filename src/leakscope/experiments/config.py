@@ -185,16 +185,18 @@ class AuditConfig(BaseModel):
     ) -> dict[str, AuditConfig]:
         """The configuration of every variant; later layers win: the file, a variant, the scale, the overrides.
 
-        A file that names code is refused without `allow_code`.
+        Variants that a scale brings itself win over what else it says. A file that names code is refused without
+        `allow_code`.
         """
         tree: dict[str, Any] = {} if path is None else read_yaml(path)
         scaled = preset(tree, path, scale)
-        variants = scaled.pop("variants", None) or tree.get("variants") or {"": {}}
+        brought = scaled.pop("variants", None)
+        variants = brought or tree.get("variants") or {"": {}}
         configs = {}
         for name, variant in _named_groups(variants, f"{path}: variants").items():
             if name and not _NAME.fullmatch(name):
                 raise UsageError(f"{path}: a variant is called {name!r}; take letters, digits, '.', '_' and '-' alone")
-            file = layered(tree, variant, scaled)
+            file = layered(tree, scaled, variant) if brought else layered(tree, variant, scaled)
             own = layered(file, overrides)
             if path is not None and not allow_code:
                 require_permission(path, file, own, overrides)
