@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,11 @@ def shared_data() -> Path:
     if not (folder / "mnist.npz").exists():
         pytest.skip(f"no real data sets in {folder}; set LEAKSCOPE_DATA to run this test")
     return folder
+
+
+@pytest.fixture
+def heard_interrupts() -> Iterator[None]:
+    """Ctrl-C as in a terminal: a shell starts what it runs in the background with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

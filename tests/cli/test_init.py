@@ -65,6 +65,7 @@ def test_show_finds_what_train_printed(tmp_path: Path, capsys: pytest.CaptureFix
     assert f'"key": "{key}"' in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("heard_interrupts")
 def test_an_interrupt_says_what_to_do_next(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "leakscope", "train", *SMALL, "--epochs", "100000"]
     words += ["--store", str(tmp_path / "store")]

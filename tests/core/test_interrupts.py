@@ -11,6 +11,7 @@ from leakscope.core import progress
 from leakscope.core.interrupts import heed, interruptible
 
 
+@pytest.mark.usefixtures("heard_interrupts")
 def test_a_lost_interrupt_ends_the_next_step() -> None:
     with interruptible(), progress.stage("work", 2) as bar:
         bar.advance()
