@@ -33,8 +33,8 @@ class OrthogonalSteps(torch.optim.Optimizer):
     """Momentum whose every direction is made equally long, filters by input numbers, before it is taken.
 
     A few directions dominate the gradient of a layer, and Adam, which scales numbers one by one, follows them; the
-    rare ones are what a picture's detail is made of. On one thread the correction of `auto` came as far in a seventh
-    of the time (`benchmarks/orthogonal.py`).
+    rare ones are what a picture's detail is made of. The correction of `auto` came as far as with Adam in two fifths of
+    the time, and farther after as long (`benchmarks/orthogonal.py`).
 
     Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
     Differs from it: single precision, and no weight decay. `torch.optim.Muon` takes no filters.
