@@ -23,7 +23,7 @@ from time_to_leak import CPU, PLACES, realise
 
 from leakscope.attacks import auto
 from leakscope.attacks._campaign import Campaign
-from leakscope.attacks._correction import Size
+from leakscope.attacks._correction import Correction, Size
 from leakscope.attacks._residual import Judge, Lessons, Run
 from leakscope.core import seeds
 from leakscope.core.threat import ThreatModel, grant
@@ -36,8 +36,8 @@ Curve = list[tuple[float, float]]  # CPU seconds, validation leak
 class AdamRun(Run):
     """The same training with every weight in Adam's hands, as it was before."""
 
-    def __init__(self, *given: object) -> None:
-        super().__init__(*given)  # type: ignore[arg-type]
+    def __init__(self, network: Correction, judge: Judge, lessons: Lessons, rate: float) -> None:
+        super().__init__(network, judge, lessons, rate)
         wide = [p for p in self.weights if p.ndim == 2]
         others = [p for p in self.weights if p.ndim != 2]
         groups = [{"params": others, "share": 1.0}, {"params": wide, "share": 0.2}]
@@ -46,8 +46,8 @@ class AdamRun(Run):
 
 
 def trained(kind: type[Run], campaign: Campaign, judge: Judge, lessons: Lessons, rate: float, passes: float) -> Curve:
-    shape, image = tuple(judge.features.shape[1:]), tuple(judge.images.shape[1:])
-    run = kind(Size(*FULL.size).build(shape, image, 0), judge, lessons, rate)  # type: ignore[arg-type]
+    network = Size(*FULL.size).build(tuple(judge.features.shape[1:]), campaign.view.image_shape, 0)
+    run = kind(network, judge, lessons, rate)
     curve: Curve = []
     begun = time.process_time()
 
