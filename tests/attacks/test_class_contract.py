@@ -20,6 +20,7 @@ TINY_GAN = {"kind": "dcgan", "width": 4, "latent": 8, "steps": 2, "opening": 0}
 TINY_STYLE = {"kind": "style", "width": 4, "latent": 8, "steps": 2, "opening": 0}
 
 ATTACKED: dict[str, dict[str, object]] = {
+    "class-map": {"kind": "class-map", "images": 2, "steps": 8},
     "gmi": {"kind": "gmi", "images": 2, "steps": 20},
     "kedmi": {"kind": "kedmi", "images": 2, "steps": 20},
     "vmi": {"kind": "vmi", "images": 3, "steps": 8, "batch": 4, "couplings": 2, "hidden": 6},
@@ -169,7 +170,7 @@ def test_one_class_is_no_class() -> None:
     [
         "gmi:steps=-1", "gmi:momentum=1", "gmi:bound=0", "kedmi:images=0", "kedmi:learning_rate=0",
         "vmi:couplings=0", "vmi:divergence=-1", "lomma-gmi:students=[0]", "lomma-kedmi:feature_weight=-1",
-        "lomma-gmi:student_rate=0",
+        "lomma-gmi:student_rate=0", "class-map:shift=1", "class-map:weight=-1",
         "lomma-gmi:feature=median", "ppa:images=300", "ppa:crop=0", "mirror:samples=4", "mirror:deviations=0",
         "mirror-blackbox:population=1", "mirror-blackbox:confidence=2", "brepmi:radius=0", "brepmi:points=0",
         "miface:confidence=0", "miface:window=0", "gmi:prior=gan", "gmi:prior=linear:component=3",

@@ -134,6 +134,35 @@ def test_gmi_as_published_comes_close_to_the_minimum() -> None:
         assert lowest - 1e-3 <= found <= lowest + 0.01 * (start - lowest)
 
 
+@pytest.mark.parametrize("pull", [0.0, 2.0])
+def test_class_map_finds_the_likeliest_latent(pull: float) -> None:
+    """Without a pull on the features the optimum is in closed form: the slope of the logit over the weight, in the box.
+
+    Features are pixels here, and a mirrored picture has the same logit and, on average, the same distance from the
+    mean picture, so that views without a shift leave the optimum where it is.
+    """
+    weight = 0.5
+    spec = {
+        "kind": "class-map", "prior": PRIOR, "images": 2, "steps": 600, "weight": weight, "shift": 0.0,
+        "feature_weight": pull,
+    }  # fmt: skip
+    world, result = attacked(spec)
+    z = world.latents(result.images).view(3, 2, LATENT)
+    inside = 0
+    for label in range(3):
+        slope = world.slope[:, label]
+
+        def objective(z: Tensor, slope: Tensor = slope) -> Tensor:
+            return weight * z.square().sum(1) / 2 - z @ slope + pull * (z @ world.pixels).square().mean(1)
+
+        truth, _ = best(objective, *unit_box())
+        if pull == 0:
+            torch.testing.assert_close(truth, (slope / weight).clamp(-1, 1), atol=1e-5, rtol=0)
+        inside += int((truth.abs() < 1).sum())
+        torch.testing.assert_close(z[label], truth.expand(2, -1), atol=0.02, rtol=0)
+    assert 0 < inside < 3 * LATENT  # the box matters, and so does the density
+
+
 def test_kedmi_gathers_at_the_best_picture() -> None:
     """E_q f ≥ min f, and the Gaussian may shrink: the draws' own objective comes close to the minimum."""
     world, result = attacked({"kind": "kedmi", "prior": PRIOR, "images": 20, "steps": 500})

@@ -71,11 +71,24 @@ def test_pictures_without_variance_give_their_mean() -> None:
     torch.testing.assert_close(made.pictures(3, generator(0, "s")), torch.full((3, 1, 4, 4), 0.25), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(("count", "shape", "most"), [(20, (1, 16, 16), 19), (30, (1, 4, 4), 16)])
+def test_there_are_no_more_components_than_pictures_and_pixels_have(
+    count: int, shape: tuple[int, int, int], most: int
+) -> None:
+    prior = Linear(64)
+    public = image_set(count, "few", shape)
+    made = prior.generator(prior.fit(public, generator(0, "fit"), device=CPU), CPU)
+    assert isinstance(made, LinearGenerator)
+    assert made.latent == most
+    centred = (public.images.flatten(1) - made.mean).double()
+    told = (centred @ made.directions.T.double()).square().sum()
+    torch.testing.assert_close(told, centred.square().sum(), rtol=1e-4, atol=0)  # all that there is
+
+
 @pytest.mark.parametrize(
     ("spec", "count", "shape", "words"),
     [
-        ("linear:64", 20, (1, 16, 16), "needs 65 public pictures"),
-        ("linear:components=20", 30, (1, 4, 4), "lower components"),
+        ("linear:64", 1, (1, 16, 16), "needs 2 public pictures"),
         ("linear:components=2,size=32", 30, (1, 16, 16), "leave size out"),
     ],
 )

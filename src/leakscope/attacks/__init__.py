@@ -11,11 +11,12 @@ from leakscope.core.lazy_exports import lazily
 
 #: Where each class is; its module is imported when the class is first used.
 EXPORTS = {
-    "AnalyticSparse": "analytic_sparse", "Auto": "auto", "Brepmi": "brepmi", "DecoderGAN": "decoder_gan",
-    "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi", "Latent": "latent",
-    "LommaGmi": "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror": "mirror", "MirrorBlackbox":
-    "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa", "PseudoClient": "pseudo_client",
-    "Ridge": "ridge", "Search": "search", "TrainedDecoder": "decoder", "Vmi": "vmi",
+    "AnalyticSparse": "analytic_sparse", "Auto": "auto", "Brepmi": "brepmi", "ClassMap": "class_map", "DecoderGAN":
+    "decoder_gan", "EmbeddingInversion": "embedding", "EndToEnd": "e2e_lbfgs", "Gmi": "gmi", "Kedmi": "kedmi",
+    "Latent": "latent", "LommaGmi": "lomma_gmi", "LommaKedmi": "lomma_kedmi", "Miface": "miface", "Mirror":
+    "mirror", "MirrorBlackbox": "mirror_blackbox", "Peel": "peel", "PeelExact": "peel_exact", "Ppa": "ppa",
+    "PseudoClient": "pseudo_client", "Ridge": "ridge", "Search": "search", "TrainedDecoder": "decoder", "Vmi":
+    "vmi",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.analytic_sparse import AnalyticSparse as AnalyticSparse
     from leakscope.attacks.auto import Auto as Auto
     from leakscope.attacks.brepmi import Brepmi as Brepmi
+    from leakscope.attacks.class_map import ClassMap as ClassMap
     from leakscope.attacks.decoder import TrainedDecoder as TrainedDecoder
     from leakscope.attacks.decoder_gan import DecoderGAN as DecoderGAN
     from leakscope.attacks.e2e_lbfgs import EndToEnd as EndToEnd

@@ -31,7 +31,8 @@ class DrawingTerm(Protocol):
     def drawn(self, each: int) -> tuple[tuple[int, ...], ...]: ...
 
 
-def _drawn(term: IdentityTerm, each: int) -> tuple[tuple[int, ...], ...]:
+def drawn_by(term: IdentityTerm, each: int) -> tuple[tuple[int, ...], ...]:
+    """Shapes of what a term draws at every call."""
     return term.drawn(each) if isinstance(term, DrawingTerm) else ()
 
 
@@ -78,7 +79,7 @@ class Lookahead(Descent):
 
         z = draws.normal(images, generator.latent).flatten(0, 1)
         v = torch.zeros_like(z)
-        draws.ahead(self.steps, *_drawn(term, images))
+        draws.ahead(self.steps, *drawn_by(term, images))
         for _ in range(self.steps):
             value, (gradient,) = value_and_gradient(objective, z)
             course.step(value, gradient)
@@ -110,7 +111,7 @@ class GaussianDescent(Descent):
         mean = torch.zeros(len(classes), generator.latent, device=classes.device)
         log_variance = torch.full_like(mean, self.log_variance)
         adam = torch.optim.Adam([mean, log_variance], self.learning_rate)
-        draws.ahead(self.steps, (generator.latent,), *_drawn(term, 1))
+        draws.ahead(self.steps, (generator.latent,), *drawn_by(term, 1))
         for _ in range(self.steps):
             noise = draws.normal(generator.latent)
             value, gradients = value_and_gradient(

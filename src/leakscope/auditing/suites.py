@@ -26,8 +26,8 @@ SUITES: dict[str, dict[str, list[str | Plain]]] = {
         ],
     },
     "identities": {
-        "quick": [{"kind": "gmi", "prior": "linear"}],
-        "full": ["gmi", "kedmi", "lomma-gmi", "lomma-kedmi", "brepmi"],
+        "quick": ["class-map"],
+        "full": ["class-map", "gmi", "kedmi", "lomma-gmi", "lomma-kedmi", "brepmi"],
     },
 }
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from leakscope.core.devices import widened
-from leakscope.core.errors import UsageError
 from leakscope.core.prior import PRIORS, Generator, Material, Prior, PriorState
 from leakscope.priors._pictures import fitting, require_size
 
@@ -24,7 +23,8 @@ class Linear(Prior):
 
     G(z) = clip(x̄ + Σ_k z_k σ_k u_k), z ~ N(0, I), with u_k, σ_k² the eigenvectors and eigenvalues of the
     public pictures' covariance. The latent of a picture is closed form, z_k = u_k·(x − x̄)/σ_k, and a
-    picture's implausibility is its share of the Gaussian's negative log density, mean_k z_k²/2.
+    picture's implausibility is its share of the Gaussian's negative log density, mean_k z_k²/2. There are at most
+    `components` of them: fewer where pictures have fewer pixels, or are fewer.
 
     Turk & Pentland, "Eigenfaces for recognition", 1991.
     """
@@ -38,16 +38,12 @@ class Linear(Prior):
 
     def require(self, shape: tuple[int, int, int]) -> None:
         require_size(self.kind_name, self.size, shape)
-        if self.components > shape[0] * shape[1] * shape[2]:
-            raise UsageError(
-                f"prior linear asks for {self.components} components of {shape[0] * shape[1] * shape[2]} pixels; "
-                "lower components"
-            )
 
     def learn(self, given: Material) -> PriorState:
-        rows = fitting(self, given.public, self.components + 1).flatten(1).to(given.device)
+        rows = fitting(self, given.public).flatten(1).to(given.device)
         mean = rows.mean(0)
-        deviations, directions = principal(rows - mean, self.components, given.rng)
+        count = min(self.components, rows.shape[1], len(rows) - 1)
+        deviations, directions = principal(rows - mean, count, given.rng)
         explained = float(deviations.square().sum() / rows.var(0).sum().clamp_min(1e-12))
         tensors = {"mean": mean, "deviations": deviations, "directions": directions}
         return PriorState(tensors, {"shape": list(given.public.shape), "explained": explained})

@@ -32,6 +32,7 @@ RESIDUAL: dict[str, Spec] = {
 }  # fmt: skip
 CLASS: dict[str, Spec] = {
     "brepmi": {"prior": GAN, "steps": 4, "points": 8, "draws": 600, "images": 2},
+    "class-map": {"prior": LINEAR, "images": 2, "steps": 8},
     "gmi": {"prior": GAN, "images": 2, "steps": 20},
     "kedmi": {"prior": {"kind": "kedmi-gan", "base": GAN, "steps": 2}, "images": 2, "steps": 20},
     "lomma-gmi": {"prior": LINEAR, "images": 2, "steps": 8, "students": [4, 6], "epochs": 1},
