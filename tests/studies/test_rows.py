@@ -9,7 +9,10 @@ from typing import Any, cast
 from leakscope.experiments.config import AuditConfig
 from leakscope.experiments.plan import make_plan
 from leakscope.store import Store
-from leakscope.studies.rows import _seeds, _training_seconds
+from leakscope.studies.page import name_of
+from leakscope.studies.rows import _seeds, _training_seconds, rows_of
+
+from .samples import runs_of
 
 CONFIG = {
     "data": "digits",
@@ -50,3 +53,14 @@ def test_the_network_that_defences_begin_with_counts_once_per_seed(tmp_path: Pat
     for start in {spec.start.trained_key for spec in specs}:
         store.put("trained", start, {"history": {"seconds": 100.0}})
     assert _training_seconds(runs) == 2 * 100 + 4 * 1
+
+
+def test_networks_of_one_run_that_were_stopped_are_rows_of_their_own(tmp_path: Path) -> None:
+    """They were one row, with the mean of their accuracies."""
+    common = {**CONFIG, "training": {"epochs": 2, "keep": [1]}, "stops": [1, None], "seeds": [0, 1], "victims": 8}
+    rows = rows_of(runs_of(tmp_path, common, {"main": {}}))
+    assert [name_of(row) for row in rows] == [
+        "main: none, epoch 1", "main: none",
+        "main: gaussian:sigma=0.5, epoch 1", "main: gaussian:sigma=0.5",
+    ]  # fmt: skip
+    assert [row.seeds for row in rows] == [(0, 1)] * 4

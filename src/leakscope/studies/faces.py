@@ -20,6 +20,7 @@ from leakscope.studies.study import STUDIES, Run, Runs, Study
 PAPER = "Ho et al., CVPR 2024"
 METRIC = "attack-accuracy"
 JUDGES: Mapping[str, str] = {"network": METRIC, "embedder": "attack-accuracy:embedder"}
+JUDGE_NAMES = {"network": "the evaluation network", "embedder": "the face embedding"}
 #: The comparison itself; further attacks on its targets are in variants of their own. Without variants: the one audit.
 MAIN = "main*|"
 #: Points of attack accuracy that count.
@@ -188,11 +189,14 @@ class FacesStudy(Study):
         return drawn
 
     def limits(self, runs: Runs) -> Sequence[str]:
-        ceilings = [c.ceiling for run in runs.runs.values() for c in run.report.controls if c.ceiling is not None]
-        chance = 1 / len(runs.first.plan.scene.splits.private.classes)
-        told = f"the evaluation network names {max(ceilings):.1%} of real held-out pictures; " if ceilings else ""
+        scene = runs.first.plan.scene
+        known = scene.goal.ceilings(scene, runs.first.store)
+        told = "; ".join(
+            f"{JUDGE_NAMES[name]} names {share:.1%} of real held-out pictures" for name, share in known.items()
+        )
         shown = () if self.sheet else ("No identity is shown: these are pictures of real people.",)
-        return (f"Chance is {chance:.1%}; {told}an attack cannot be recognised more often than that.", *shown)
+        more = "Rebuilt pictures can be easier than real ones: they show what all pictures of a person have in common."
+        return (f"Chance is {1 / len(scene.splits.private.classes):.1%}; {told}. {more}", *shown)
 
 
 _FISHER = (
@@ -202,8 +206,9 @@ _FISHER = (
 
 
 def _family(row: Row) -> str:
-    kinds = {"none": "no defence"}.get(row.defense.kind, row.defense.kind)
-    return kinds if row.variant.startswith("main") or not row.variant else f"{kinds} ({row.variant})"
+    """One line for each run of training: its stops, and its end."""
+    name = {"none": "no defence"}.get(row.defense.kind, row.defense.label)
+    return name if row.variant.startswith("main") or not row.variant else f"{name} ({row.variant})"
 
 
 def _steps(result: AttackResult) -> float:
@@ -268,6 +273,7 @@ def lost_per_point(row: Row, twin: Row, metric: str) -> Cell:
 
 
 def _lost(rows: Sequence[Row], metric: str) -> Table:
+    rows = [row for row in rows if row.stop is None]
     twin = next((row for row in rows if row.defense.kind == "none" and metric in row.worst_case), None)
     listed = (
         ()

@@ -74,8 +74,9 @@ def verdicts(claims: Sequence[Decided]) -> str:
 
 
 def name_of(row: Row) -> str:
-    """How a row is called: its variant, where there are several, and its defence."""
-    return f"{row.variant}: {row.defense.label}" if row.variant else row.defense.label
+    """How a row is called: its variant, where there are several, its defence, and when it was stopped."""
+    name = row.defense.label if row.stop is None else f"{row.defense.label}, epoch {row.stop}"
+    return f"{row.variant}: {name}" if row.variant else name
 
 
 def _rows(rows: Sequence[Row], columns: Columns) -> str:

@@ -64,6 +64,7 @@ class Row:
     attacks: tuple[AttackRow, ...]
     doubts: tuple[str, ...]  # flags that block on the strongest attack
     notes: Plain
+    stop: int | None = None  # the epoch after which training was stopped; None: the last
 
 
 @dataclass(frozen=True)

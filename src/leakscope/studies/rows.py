@@ -60,7 +60,7 @@ def rows_of(runs: Runs, repeats: str = "") -> tuple[Row, ...]:
     for variant, run in runs.runs.items():
         name = REPEATED if repeats and fnmatchcase(variant, repeats) else variant
         for target in run.targets.values():
-            same = str((name, target.model.settings, target.defense.settings, target.cut))
+            same = str((name, target.model.settings, target.defense.settings, target.cut, target.stop))
             if target.key not in seen:
                 seen.add(target.key)
                 groups.setdefault(same, (name, {}))[1][target.key] = target
@@ -89,7 +89,7 @@ def _row(variant: str, runs: Runs, group: Sequence[TargetRecord], hidden: set[st
         most_exposed=max(result.metrics["leak"].worst for result in results),
         attacks=tuple(_attack(runs, own, hidden) for own in attacks.values()),
         doubts=tuple(sorted({flag.id.value for result in best for flag in result.flags if flag.blocks})),
-        notes=first.notes,
+        notes=first.notes, stop=first.stop,
     )  # fmt: skip
 
 
