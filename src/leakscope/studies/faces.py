@@ -196,7 +196,11 @@ class FacesStudy(Study):
         )
         shown = () if self.sheet else ("No identity is shown: these are pictures of real people.",)
         more = "Rebuilt pictures can be easier than real ones: they show what all pictures of a person have in common."
-        return (f"Chance is {1 / len(scene.splits.private.classes):.1%}; {told}. {more}", *shown)
+        return (
+            f"Claims and the plot take attack accuracy as {JUDGE_NAMES[self.judge]} sees it. "
+            f"Chance is {1 / len(scene.splits.private.classes):.1%}; {told}. {more}",
+            *shown,
+        )
 
 
 _FISHER = (
