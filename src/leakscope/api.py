@@ -29,7 +29,7 @@ from leakscope.experiments.folder import write_folder
 from leakscope.experiments.jobs import plan_jobs
 from leakscope.experiments.plan import Plan, make_plan
 from leakscope.experiments.reading import flagged, read_target
-from leakscope.experiments.stages import Target, train_target
+from leakscope.experiments.stages import Case, Target, read_rebuilt, reconstruct, train_target
 from leakscope.experiments.usefulness import Usefulness
 from leakscope.experiments.workplace import Workplace
 from leakscope.models.asked import Asked
@@ -156,6 +156,18 @@ def run_attacks(plan: Plan, place: Workplace, labour: Labour) -> list[Finding]:
     results = [result for target in plan.targets for result in results_of(plan, target, place.store)]
     records = {target.key: record for target in plan.targets if (record := read_target(place.store, target.key))}
     return flagged(records, results)
+
+
+def rebuilt_by(plan: Plan, place: Workplace) -> dict[str, Tensor]:
+    """By the key of its result what each attack of a plan rebuilt; made again where the store has scores alone."""
+    found = {}
+    for target in plan.targets:
+        for attack, result in zip(plan.attacks_on(target), results_of(plan, target, place.store), strict=True):
+            rebuilt = read_rebuilt(place.store, result.reconstruction)
+            if rebuilt is None:
+                rebuilt = reconstruct(Case.of(plan.scene, train_target(plan.scene, target, place), attack), place)
+            found[result.key] = rebuilt.images
+    return found
 
 
 def _adopted(value: Any, kind: Kind[Any]) -> Any:

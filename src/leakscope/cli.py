@@ -269,10 +269,9 @@ def attack(
     )  # fmt: skip
     if dry_run:
         return show_plan(plan, json_, device)
-    from leakscope.api import run_attacks
+    from leakscope.api import rebuilt_by, run_attacks
     from leakscope.core.results import to_json
     from leakscope.experiments.folder import require_writable, write_reconstructions
-    from leakscope.experiments.stages import read_rebuilt
     from leakscope.runners.audit import Labour
     from leakscope.terminal import following, print_scores
 
@@ -281,8 +280,8 @@ def attack(
     place = work_at(store, device)
     with following(quiet=quiet or json_):
         entries = run_attacks(plan, place, Labour())
+        rebuilt = {} if out is None else rebuilt_by(plan, place)
     if out is not None:
-        rebuilt = {e.result.key: read_rebuilt(place.store, e.result.reconstruction).images for e in entries}
         write_reconstructions(plan.scene.first_victims, rebuilt, out)
     if json_:
         print_json([{"target": to_json(e.target), "result": to_json(e.result)} for e in entries])

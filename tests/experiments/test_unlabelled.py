@@ -37,7 +37,9 @@ def test_leak_is_measured_against_the_mean_picture(tmp_path: Path) -> None:
     found = leakscope.attack(_colourist(), _pictures(), cut="1", store=tmp_path, **SMALL)[0]
     plan = leakscope.api.plan_for(_colourist(), _pictures(), "1", dict(SMALL))
     victims, public = plan.scene.first_victims, plan.scene.public
-    guess = read_rebuilt(Store(tmp_path), found.result.reconstruction).images
+    rebuilt = read_rebuilt(Store(tmp_path), found.result.reconstruction)
+    assert rebuilt is not None
+    guess = rebuilt.images
     rest = (victims.images - guess).square().sum() / (victims.images - public.images.mean(0)).square().sum()
     assert found.result.leak == pytest.approx(float(1 - rest), abs=1e-4)
     assert found.result.goal == "unlabelled"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,49 @@ def test_preparation_for_finished_attacks_is_not_repeated(tmp_path: Path) -> Non
     attack = job("attack", prepare, stage="attack")
     store.put(*attack.makes[0], {})
     assert Schedule.of([prepare, attack], store).counts == {"unneeded": 1, "done": 1}
+
+
+def made(name: str, stage: Any, kinds: tuple[str, ...], *needs: Job) -> Job:
+    """A job that makes several things, the last of which is what reports read."""
+    return replace(job(name, *needs, stage=stage), makes=tuple((kind, digest([name, kind])) for kind in kinds))
+
+
+def test_scores_are_enough_and_weights_of_finished_attacks_are_not_trained_again(tmp_path: Path) -> None:
+    """A store that scores came to alone: neither weights, nor what was learnt, nor reconstructions are there."""
+    store = Store(tmp_path)
+    judge = made("judge", "judge", ("judge",))
+    target = made("target", "target", ("trained", "target"))
+    prepare = made("prepare", "prepare", ("prepared",), target)
+    attack = made("attack", "attack", ("attack", "result"), target, prepare, judge)
+    facts = made("facts", "facts", ("bound", "blocks"), attack)
+    jobs = [judge, target, prepare, attack, facts]
+    for own in (target, attack, facts):
+        for kind, key in own.makes:
+            if kind not in {"trained", "attack"}:
+                store.put(kind, key, {})
+    schedule = Schedule.of(jobs, store)
+    assert schedule.states == {
+        judge.id: "unneeded", target.id: "unneeded", prepare.id: "unneeded", attack.id: "done", facts.id: "done",
+    }  # fmt: skip
+    assert schedule.finished
+    # Another attack on it needs the weights and the judge, and is the only one that runs.
+    other = made("other", "attack", ("attack", "result"), target, judge)
+    runner = Scripted(store)
+    counts = run_jobs(Schedule.of([*jobs, other], store), runner, store)
+    assert set(runner.order) == {judge.id, target.id, other.id}
+    assert runner.order[-1] == other.id
+    assert counts == {"done": 5, "unneeded": 1}
+    assert attack.done(store)
+
+
+def test_a_target_without_its_record_is_not_spared(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    target = made("target", "target", ("trained", "target"))
+    store.put(*target.makes[0], {})
+    assert Schedule.of([target], store).counts == {"waiting": 1}
+    facts = made("facts", "facts", ("bound", "blocks"))
+    store.put(*facts.makes[0], {})
+    assert Schedule.of([facts], store).counts == {"waiting": 1}
 
 
 def test_a_full_disk_stops_the_grid_and_keeps_what_is_done(tmp_path: Path) -> None:

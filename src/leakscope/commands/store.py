@@ -1,4 +1,4 @@
-"""`leakscope store`: sizes, deletion, damage and location of entries."""
+"""`leakscope store`: sizes, deletion, damage, location and packs of entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakscope.commands.settings import print_json, say
 from leakscope.core.errors import UsageError
 from leakscope.options import RUN, DryRun, Json, StorePath, option
 
-store_app = typer.Typer(help="Look after the store: size, prune, verify, move.", no_args_is_help=True)
+store_app = typer.Typer(help="Look after the store: size, prune, verify, move, pack, unpack.", no_args_is_help=True)
 
 
 def _opened(path: Path) -> Any:
@@ -89,4 +89,50 @@ def move(
 
     take(_opened(store), to)
     say(f"the store is at {to} now; give --store {to}, or set LEAKSCOPE_STORE")
+    return 0
+
+
+@store_app.command()
+def pack(
+    file: Annotated[Path, typer.Argument(help="The file to write, such as trial.pack.")],
+    store: StorePath = Path("runs/store"),
+) -> int:
+    """Write what verdicts, pages and leaderboards read to one small file: no weights, and no pictures.
+
+    The same command as before makes the same report from an unpacked store, and runs only what is missing.
+
+    Example:
+
+      leakscope store pack trial.pack --store runs/store
+    """
+    from leakscope.studies.packed import pack as write
+
+    written = write(_opened(store), file)
+    results, targets, kilo = written.kinds["result"], written.kinds.get("target", 0), written.bytes / 1000
+    took = f"{kilo:,.1f} kB, {kilo / results:.1f} kB a result"
+    say(f"{file}: {results} results on {targets} targets, {sum(written.kinds.values())} entries ({took})")
+    if written.left_out:
+        say(f"{len(written.left_out)} entries are none that reports read, and were left out: {written.left_out[0]}")
+    return 0
+
+
+@store_app.command()
+def unpack(
+    file: Annotated[Path, typer.Argument(help="A file that `store pack` wrote.")],
+    store: StorePath = Path("runs/store"),
+) -> int:
+    """Add what a pack holds to a store; what the store has already stays as it is.
+
+    A pack is its author's word: nothing of it is run, but figures can be made up. Keep it out of the store of a gate.
+
+    Example:
+
+      leakscope store unpack trial.pack --store runs/trial
+    """
+    from leakscope.studies.packed import unpack as take
+
+    taken = take(file, store)
+    say(f"{taken.added} entries added to {store}, {taken.there} were there")
+    if taken.differing:
+        say(f"{len(taken.differing)} are other than those of {store}, which keeps its own: {taken.differing[0]}")
     return 0

@@ -15,6 +15,7 @@ from leakscope.auditing.evidence import Shown, level_of
 from leakscope.auditing.flags import TIE
 from leakscope.auditing.headline import Leaks, exposed, headline, over_seeds
 from leakscope.auditing.verdict import judge
+from leakscope.core import progress
 from leakscope.core.attack import Attack
 from leakscope.core.defense import Defense, members
 from leakscope.core.reports import (
@@ -311,21 +312,30 @@ def _floors(plan: Plan, store: Store) -> dict[str, dict[str, Summary]]:
 def _pictures(
     scene: Scene, results: Sequence[AttackResult], store: Store
 ) -> tuple[dict[str, ShownPictures], dict[str, Tensor]]:
-    """For every result the pictures at the most leaked decile, the median and the least leaked decile."""
+    """For every result the pictures at the most leaked decile, the median and the least leaked decile.
+
+    Scores may be in a store without their pictures (unpacked, or thrown away): such results show none.
+    """
     if not scene.first_victims.pixels:
         return {}, {}
     described, tensors = {}, {}
     for result in results:
+        rebuilt = read_rebuilt(store, result.reconstruction)
+        if rebuilt is None:
+            continue
         values = values_of(store, result)
         leak, scale = values["leak"], values.get(SCALE)
         if scale is not None and float(scale.sum()) > 0:  # each against its own class mean, as `worst` is
             leak = torch.from_numpy(own_leaks(leak.double().numpy(), scale.double().numpy()))
         shown, index = _chosen(leak)
         described[result.key] = shown
-        guess = read_rebuilt(store, result.reconstruction).images
+        guess = rebuilt.images
         each_guess = guess[:: len(guess) // len(leak)]  # the first of each identity's
         for name, images in (("truth", scene.victims(result.seed).images), ("guess", each_guess)):
             tensors[f"{name}/{result.key}"] = (images[index] * 255).round().to(torch.uint8)
+    if len(described) < len(results):
+        count = len(results) - len(described)
+        progress.say(f"the pictures of {count} of {len(results)} results are not in {store.root}, and not shown")
     return described, tensors
 
 

@@ -19,7 +19,7 @@ from leakscope.core.reports import BlockRow, Blocks, BlockTable
 from leakscope.core.results import AttackResult, from_json, to_json
 from leakscope.core.spec import digest
 from leakscope.core.threat import View
-from leakscope.experiments.stages import Case, Target, read_rebuilt
+from leakscope.experiments.stages import Case, Target, reconstruct
 from leakscope.experiments.workplace import Workplace
 from leakscope.store import Store
 
@@ -72,7 +72,7 @@ def _compared(
     truth = block_inputs(target.split, victims.images[:VICTIMS].to(place.device), plain_layers=plain)
     attacks, maps = [], {}
     for case, result in cases:
-        guess = _guessed(case, result, place, plain)
+        guess = _guessed(case, place, plain)
         if guess.keys() != truth.keys():
             continue
         lost = result.diagnostics.lost_dimensions
@@ -83,11 +83,11 @@ def _compared(
     return Blocks(min(VICTIMS, len(victims)), tuple(attacks)), maps
 
 
-def _guessed(case: Case, result: AttackResult, place: Workplace, plain: bool) -> dict[str, Tensor]:
+def _guessed(case: Case, place: Workplace, plain: bool) -> dict[str, Tensor]:
     """The blocks' inputs as the attack rebuilt them."""
     device = place.device
     if not isinstance(case.attack, Peeling):
-        guess = read_rebuilt(place.store, result.reconstruction).images[:VICTIMS]
+        guess = reconstruct(case, place).images[:VICTIMS]
         return block_inputs(case.target.split, guess.to(device), plain_layers=plain)
     features = case.observe(device).features
     assert features is not None

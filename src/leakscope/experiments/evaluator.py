@@ -139,8 +139,12 @@ def evaluator_key(config: Evaluator, splits: Splits) -> str:
 
 
 def ceilings(config: Evaluator, splits: Splits, store: Store) -> dict[str, float]:
-    """How often each judge recognises real held-out pictures; none where it is not made yet."""
-    entries = {name: store.get("evaluator", key) for name, key in judge_keys(config, splits).items()}
+    """How often each judge recognises real held-out pictures; none where it is not made yet.
+
+    A pack holds this figure of a judge, its `ceiling`, and not the judge.
+    """
+    keys = judge_keys(config, splits)
+    entries = {name: store.get("evaluator", key) or store.get("ceiling", key) for name, key in keys.items()}
     return {name: float(entry.record["accuracy"]) for name, entry in entries.items() if entry is not None}
 
 

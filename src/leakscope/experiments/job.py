@@ -16,6 +16,8 @@ from leakscope.core.spec import Plain
 from leakscope.store import Store
 
 Stage = Literal["judge", "target", "prepare", "attack", "control", "check", "floors", "facts"]
+#: Made on the way to what reports read. A job that needs one of them makes it again where the store has lost it.
+_ON_THE_WAY = frozenset({"trained", "attack"})
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,23 @@ class Job:
             "named": asdict(self.named), "work": self.work,
         }  # fmt: skip
 
+    @property
+    def answers(self) -> tuple[tuple[str, str], ...]:
+        """What reports read of it; weights and reconstructions are for other jobs."""
+        return tuple(made for made in self.makes if made[0] not in _ON_THE_WAY)
+
+    @property
+    def required(self) -> tuple[tuple[str, str], ...]:
+        """What must be there for it to be done: of an attack its scores, whatever became of the pictures."""
+        return self.answers if self.stage == "attack" else self.makes
+
     @classmethod
     def from_json(cls, plain: Plain) -> Job:
         makes = tuple((kind, key) for kind, key in plain["makes"])
         return cls(**{**plain, "makes": makes, "needs": tuple(plain["needs"]), "named": Named(**plain["named"])})
 
     def done(self, store: Store) -> bool:
-        return all(store.get(kind, key) is not None for kind, key in self.makes)
+        return all(store.get(kind, key) is not None for kind, key in self.required)
 
 
 def id_of(plain: Plain) -> str:

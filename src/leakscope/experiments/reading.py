@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from leakscope.auditing.flags import with_flags
 from leakscope.core.errors import UsageError
@@ -24,6 +24,25 @@ def read_result(store: Store, key: str) -> AttackResult:
 def read_target(store: Store, key: str) -> TargetRecord | None:
     entry = store.get("target", key)
     return None if entry is None else from_json(TargetRecord, entry.record["summary"], f"target {key} of the store")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What pages tell of a training. A pack holds it in place of the weights."""
+
+    seconds: float
+    accuracy: float | None  # on its own pictures, in the last epoch
+
+
+def read_trained(store: Store, key: str) -> Trained | None:
+    """By the weights that are in the store, or that were in the one that a pack was made of."""
+    entry = store.get("trained", key)
+    if entry is None:
+        told = store.get("training", key)
+        return None if told is None else from_json(Trained, told.record, f"training {key} of the store")
+    history = entry.record["history"]
+    accuracies = history.get("accuracy")
+    return Trained(float(history["seconds"]), float(accuracies[-1]) if accuracies else None)
 
 
 def read_controls(store: Store, key: str) -> tuple[ControlResult, ...]:

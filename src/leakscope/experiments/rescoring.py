@@ -80,7 +80,9 @@ def _require_same(plan: Plan, target: TargetSpec, attack: Attack, place: Workpla
     rebuilt_key, key = _keys(plan, target, attack)
     stored = read_result(place.store, key)
     case = Case.of(plan.scene, train_target(plan.scene, target, place), attack)
-    result, values = scored(case, read_rebuilt(place.store, rebuilt_key), place)
+    rebuilt = read_rebuilt(place.store, rebuilt_key)
+    assert rebuilt is not None  # scores without them were thrown away before
+    result, values = scored(case, rebuilt, place)
     kept = values_of(place.store, stored)
     numbers = kept.keys() == values.keys() and all(
         _alike(kept[name].flatten().tolist(), values[name].flatten().tolist()) for name in values

@@ -283,12 +283,16 @@ def reconstruct(case: Case, place: Workplace) -> Rebuilt:
             record = {"plan": describe(case.spec), "diagnostics": to_json(found), "strays": case.strays(seen)}
             kept = {"guess": images.clamp(0, 1) if case.victims.pixels else images}
             place.store.put("attack", key, record, kept if read is None else {**kept, "read": read.cpu()})
-    return read_rebuilt(place.store, key)
+    rebuilt = read_rebuilt(place.store, key)
+    assert rebuilt is not None
+    return rebuilt
 
 
-def read_rebuilt(store: Store, key: str) -> Rebuilt:
+def read_rebuilt(store: Store, key: str) -> Rebuilt | None:
+    """The reconstructions with this key; None: they are not in this store, which scores do not need."""
     entry = store.get("attack", key)
-    assert entry is not None
+    if entry is None:
+        return None
     tensors, found = entry.tensors(), from_json(Diagnostics, entry.record["diagnostics"])
     return Rebuilt(key, tensors["guess"], found, tensors.get("read"), entry.record.get("strays", False))
 

@@ -105,7 +105,9 @@ def submit(plan: Plan, place: Workplace, path: Path, card: Card, command: str) -
     found = Diagnostics(queries=card.threat.queries or 0)
     record = {"plan": {"card": card.model_dump(mode="json"), "target": target.key}, "diagnostics": to_json(found)}
     place.store.put("attack", key, record, {"guess": guess})
-    result = score(case, read_rebuilt(place.store, key), place)
+    rebuilt = read_rebuilt(place.store, key)
+    assert rebuilt is not None
+    result = score(case, rebuilt, place)
     kept = {
         "target": target.key, "victims": scene.first_victims.digest(), "attack": key, "result": result.key,
         "card": card.model_dump(mode="json"), "command": command,

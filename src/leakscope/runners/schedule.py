@@ -45,8 +45,9 @@ class Schedule:
         kinds = {kind for job in jobs for kind, _ in job.makes}
         have = {kind: store.keys(kind) for kind in kinds}
         states: dict[str, State] = {
-            job.id: "done" if all(key in have[kind] for kind, key in job.makes) else "waiting" for job in jobs
+            job.id: "done" if all(key in have[kind] for kind, key in job.required) else "waiting" for job in jobs
         }
+        answered = {job.id for job in jobs if all(key in have[kind] for kind, key in job.answers)}
         failed = store.keys("failure")
         for job in jobs:
             if job.key in failed and states[job.id] == "waiting":
@@ -55,18 +56,19 @@ class Schedule:
                 else:
                     states[job.id] = "failed"
         schedule = cls({job.id: job for job in jobs}, states, expected or {})
-        schedule._link()
+        schedule._link(answered)
         return schedule
 
-    def _link(self) -> None:
+    def _link(self, answered: set[str]) -> None:
         for job in self.jobs.values():
             for need in job.needs:
                 self._dependents[need].append(job.id)
-        # What an attack learnt beforehand is of no use once the attack is done.
-        for job in self.jobs.values():
-            useless = all(self.states[other] == "done" for other in self._dependents[job.id])
-            if job.stage == "prepare" and self.states[job.id] in {"waiting", "failed"} and useless:
-                self.states[job.id] = "unneeded"
+        # A judge, weights, or what an attack learnt beforehand, are of no use once all that reads them is done.
+        for job_id in reversed(self._sorted()):
+            useless = all(self.states[other] in {"done", "unneeded"} for other in self._dependents[job_id])
+            spared = job_id in answered or self.jobs[job_id].stage in {"judge", "prepare"}
+            if spared and self.states[job_id] in {"waiting", "failed"} and useless:
+                self.states[job_id] = "unneeded"
         for job in self.jobs.values():
             self._open[job.id] = sum(self.states[need] not in {"done", "unneeded"} for need in job.needs)
         for job_id in [name for name, state in self.states.items() if state == "failed"]:

@@ -67,7 +67,7 @@ def expectation(bench: Bench, store: Store, workers: int) -> Expectation:
     for stage in dict.fromkeys(job.stage for job in bench.jobs):
         own = [job for job in todo if job.stage == stage]
         stages[stage] = StageExpectation(len(bench.of(stage)), len(own), _total(estimates[j.id].seconds for j in own))
-    trained = {key for job in bench.jobs for kind, key in job.makes if kind == "trained"}
+    trained = {key for job in todo for kind, key in job.makes if kind == "trained"}
     total = _total(estimate.seconds for estimate in estimates.values())
     return Expectation(
         grid=bench.name,

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #: 1: Leakscope 0.1. 2: entries are sealed.
 VERSION = 2
 _FOLDERS = ("entries", "scratch", "locks", "incoming")
+#: Kinds that tell something of another entry, under its key.
+_BESIDE = frozenset({"bound", "timing", "training", "ceiling"})
 
 
 class Store:
@@ -222,7 +224,7 @@ class Store:
         if kinds is not None:
             folders = [folder for folder in folders if folder.parts[-3] in kinds]
         # A bound belongs to its target and bears its key: the target is meant.
-        folders = [f for f in folders if f.parts[-3] != "bound" or len({g.name for g in folders}) > 1] or folders
+        folders = [f for f in folders if f.parts[-3] not in _BESIDE or len({g.name for g in folders}) > 1] or folders
         if len(folders) > 1:
             raise UsageError(f"{len(folders)} entries start with {prefix!r}; give more digits")
         found = self.get(folders[0].parts[-3], folders[0].name) if folders else None

@@ -184,8 +184,8 @@ class FacesStudy(Study):
         for profiles in list(self._profiles(runs).values())[:1]:
             lines = curves(profiles.layers, profiles.profiles, "Fisher information, largest = 1")
             drawn.append((Drawn("fisher.png", "Fisher information by layer"), lines))
-        if self.sheet:
-            drawn.append((Drawn("faces.png", "Identities in the middle of the ranking"), strips(_sheet(runs.first), 8)))
+        if self.sheet and len(shown := _sheet(runs.first)) > 1:
+            drawn.append((Drawn("faces.png", "Identities in the middle of the ranking"), strips(shown, 8)))
         return drawn
 
     def limits(self, runs: Runs) -> Sequence[str]:
@@ -234,15 +234,19 @@ def _profiles(run: Run, target: TargetRecord, runs: Runs, count: int) -> Compari
             return from_json(Comparison, done.record["fisher"])
         scene = run.plan.scene
         classes = scene.victims(target.seed).labels
-        rebuilt = {f"inversion after {_steps(result):g} steps": _first_of_each(run, result) for result in chosen}
-        found = compare(run.network(target), run.network(target, trained=False), scene.splits, classes, rebuilt, count)
+        guesses = {f"inversion after {_steps(result):g} steps": _first_of_each(run, result) for result in chosen}
+        rebuilt = {name: guess for name, guess in guesses.items() if guess is not None}
+        network = run.network(target)
+        if network is None or len(rebuilt) < len(guesses):
+            return None  # they are in another store, and so would be the profiles
+        found = compare(network, run.untrained(target), scene.splits, classes, rebuilt, count)
         run.store.put("fisher", key, {"fisher": to_json(found)})
         return found
 
 
 def _first_of_each(run: Run, result: AttackResult) -> Any:
     guess = run.guess(result)
-    return guess[:: len(guess) // len(run.plan.scene.first_victims)]
+    return None if guess is None else guess[:: len(guess) // len(run.plan.scene.first_victims)]
 
 
 def _controls(runs: Runs) -> Table:
@@ -265,8 +269,9 @@ def _sheet(run: Run) -> dict[str, Any]:
     middle = order[max(0, len(order) // 2 - 4) :][:8]
     found = {"private picture": run.plan.scene.first_victims.images[middle]}
     for target in first:
-        if target.strongest is not None:
-            found[target.record.defense.label] = _first_of_each(run, run.report.result(target.strongest))[middle]
+        guess = None if target.strongest is None else _first_of_each(run, run.report.result(target.strongest))
+        if guess is not None:
+            found[target.record.defense.label] = guess[middle]
     return found
 
 

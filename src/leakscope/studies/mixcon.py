@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from leakscope.experiments.reading import read_trained
 from leakscope.studies.claims import Claim, Measured
 from leakscope.studies.drawing import bars, heat, trade_off
 from leakscope.studies.page import Columns
@@ -129,9 +130,9 @@ class MixConStudy(Study):
         for run in runs.runs.values():
             for target in run.targets.values():
                 distances[target.key] = target.separability.mean
-                entry = None if target.trained is None else run.store.get("trained", target.trained)
-                if entry is not None:
-                    training[target.key] = float(entry.record["history"]["accuracy"][-1])
+                trained = None if target.trained is None else read_trained(run.store, target.trained)
+                if trained is not None and trained.accuracy is not None:
+                    training[target.key] = trained.accuracy
         return {"separability": distances, "train-accuracy": training}
 
     def tables(self, runs: Runs, measured: Measured, rows: Sequence[Row]) -> Sequence[Table]:

@@ -126,9 +126,8 @@ class PeelStudy(Study):
         if data_name(runs.first.plan) in _PEOPLE:
             return drawn
         for variant, run in runs.runs.items():
-            drawn.append(
-                (Drawn(f"{variant}.png", f"Originals and reconstructions, {variant}"), strips(_rebuilt(run), 8))
-            )
+            if len(shown := _rebuilt(run)) > 1:
+                drawn.append((Drawn(f"{variant}.png", f"Originals and reconstructions, {variant}"), strips(shown, 8)))
         maps = _feature_maps(runs.first)
         if maps:
             drawn.append(
@@ -171,11 +170,11 @@ def _blocks(variant: str, run: Run) -> Table | None:
 
 
 def _rebuilt(run: Run) -> dict[str, Any]:
-    """Originals above what each attack made of them, on the first seed."""
+    """Originals above what each attack made of them, on the first seed, as far as the store has that."""
     found = {"original": run.plan.scene.first_victims.images}
     for entry in run.entries:
-        if entry.target.seed == run.plan.seeds[0]:
-            found[f"{entry.result.attack.kind}, {entry.target.defense.label}"] = run.guess(entry.result)
+        if entry.target.seed == run.plan.seeds[0] and (guess := run.guess(entry.result)) is not None:
+            found[f"{entry.result.attack.kind}, {entry.target.defense.label}"] = guess
     return found
 
 

@@ -14,6 +14,7 @@ import torch
 
 from leakscope.core.results import AttackResult, Method, Spread, TargetRecord
 from leakscope.core.spec import describe, unusual
+from leakscope.experiments.reading import read_trained
 from leakscope.metrics.distribution import FrechetDistance
 from leakscope.metrics.networks import EMBEDDINGS
 from leakscope.stats.effects import crossed_interval
@@ -168,8 +169,8 @@ def _training_seconds(runs: Runs) -> float:
     """Of every target, and of the undefended networks that they begin with, each counted once."""
     keys = {target.trained for run in runs.runs.values() for target in run.targets.values() if target.trained}
     keys |= {spec.start.trained_key for run in runs.runs.values() for spec in run.plan.targets if spec.start}
-    entries = (runs.first.store.get("trained", key) for key in keys)
-    return sum(float(entry.record["history"]["seconds"]) for entry in entries if entry is not None)
+    trained = (read_trained(runs.first.store, key) for key in keys)
+    return sum(own.seconds for own in trained if own is not None)
 
 
 def _unusual(runs: Runs) -> Iterable[str]:

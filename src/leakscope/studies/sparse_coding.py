@@ -170,8 +170,8 @@ class SparseCodingStudy(Study):
         }
         drawn = [(Drawn("leak.png", "Leak of the strongest attack, by threat and defence"), bars(leaks, "leak"))]
         for threat in THREATS:
-            if threat in runs:
-                drawn.append((Drawn(f"{threat}.png", f"Reconstructions, {threat}"), strips(_rebuilt(runs[threat]))))
+            if threat in runs and len(shown := _rebuilt(runs[threat])) > 1:
+                drawn.append((Drawn(f"{threat}.png", f"Reconstructions, {threat}"), strips(shown)))
         panels = embeddings(runs, PLACES)
         if panels:
             drawn.append((Drawn("umap.png", "UMAP of held-out pictures behind two layers"), points(panels)))
@@ -206,10 +206,11 @@ def _told(value: object) -> str:
 
 
 def _rebuilt(run: Run) -> dict[str, Any]:
-    """Victims above what the strongest attack on each defence made of them, on the first seed."""
+    """Victims above what the strongest attack on each defence made of them, on the first seed, where that is kept."""
     found: dict[str, Any] = {"original": run.plan.scene.first_victims.images}
     for target in run.report.targets:
         if target.record.seed == run.plan.seeds[0] and target.strongest is not None:
             best = run.report.result(target.strongest)
-            found[f"{target.record.defense.label} ({best.attack.kind})"] = run.guess(best)
+            if (guess := run.guess(best)) is not None:
+                found[f"{target.record.defense.label} ({best.attack.kind})"] = guess
     return found

@@ -62,20 +62,31 @@ class Run:
         """Every metric of a result, one value per victim (one in all for metrics of a set)."""
         return values_of(self.store, result)
 
-    def guess(self, result: AttackResult) -> Tensor:
-        """The reconstructions of a result; their originals are `plan.scene.first_victims.images`."""
-        return read_rebuilt(self.store, result.reconstruction).images
+    def guess(self, result: AttackResult) -> Tensor | None:
+        """The reconstructions of a result; their originals are `plan.scene.first_victims.images`.
+
+        None: the store holds scores alone, as one that a pack was unpacked into does.
+        """
+        rebuilt = read_rebuilt(self.store, result.reconstruction)
+        return None if rebuilt is None else rebuilt.images
 
     def spec(self, target: TargetRecord) -> TargetSpec:
         return next(spec for spec in self.plan.targets if spec.key == target.key)
 
-    def network(self, target: TargetRecord, *, trained: bool = True) -> SplitModel:
-        """The target's network with its weights, or as it was before training; in eval mode, on the CPU."""
-        split = self.plan.scene.build(self.spec(target))
-        entry = None if target.trained is None or not trained else self.store.get("trained", target.trained)
-        if entry is not None:
-            split.load_state_dict(entry.tensors())
-        return split.eval().requires_grad_(False)
+    def untrained(self, target: TargetRecord) -> SplitModel:
+        """The target's network as it was before training; in eval mode, on the CPU."""
+        return self.plan.scene.build(self.spec(target)).eval().requires_grad_(False)
+
+    def network(self, target: TargetRecord) -> SplitModel | None:
+        """The target's network with its weights; in eval mode, on the CPU. None: they are not in this store."""
+        split = self.untrained(target)
+        if target.trained is None:
+            return split
+        entry = self.store.get("trained", target.trained)
+        if entry is None:
+            return None
+        split.load_state_dict(entry.tensors())
+        return split
 
 
 @dataclass(frozen=True)
