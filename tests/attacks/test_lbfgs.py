@@ -132,3 +132,42 @@ def test_an_accelerators_rows_take_the_steps_of_the_cpus(
     assert torch.equal(found.x.nan_to_num(), watched.x.nan_to_num())
     assert found.evaluations == watched.evaluations
     assert found.curve == pytest.approx(watched.curve, rel=1e-5)
+
+
+@pytest.mark.parametrize("run", ["watched", "unwatched"])
+def test_each_row_ends_at_its_own_share(run: str) -> None:
+    """Two equal problems: one is to be brought down to a half of its value, the other to a millionth."""
+    matrices, targets = quadratics(1, 30)
+    least = -0.5 * float(targets[0] @ torch.linalg.solve(matrices[0], targets[0]))
+    plain = quadratic_objective(matrices.repeat(2, 1, 1), targets.repeat(2, 1))
+
+    def objective(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        value, gradient = plain(x, rows)
+        return value - least, gradient
+
+    shares, start = torch.tensor([0.5, 1e-6], dtype=torch.float64), torch.zeros(2, 30).double()
+    if run == "watched":
+        found = minimise(objective, start, iterations=300, solved=shares)
+    else:
+        found = minimise_unwatched(objective, start, Limits(300, 20, -math.inf, math.inf, 1e-9, shares))
+    left = found.value / -least
+    assert 1e-3 < left[0] <= 0.5
+    assert left[1] <= 1e-6
+
+
+def test_a_row_ends_when_a_window_gains_little() -> None:
+    """Rosenbrock's valley in many dimensions is slow: 0.2 of the value in a window of 50 steps is not always there."""
+    start = torch.full((1, 80), -1.0, dtype=torch.float64)
+
+    def objective(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        value = torch.tensor([rosen(row) for row in x.numpy()])
+        return value, torch.tensor(np.stack([rosen_der(row) for row in x.numpy()]))
+
+    patient = minimise(objective, start, iterations=400, memory=3)
+    content = minimise(objective, start, iterations=400, memory=3, gain=0.9)
+    steps = len(content.curve) - 1
+    assert steps % 50 == 0
+    assert steps < len(patient.curve) - 1
+    assert content.curve[-1] > 0.1 * content.curve[-51]  # the window that ended it
+    for first in range(0, steps - 50, 50):
+        assert content.curve[first + 50] <= 0.1 * content.curve[first]

@@ -244,9 +244,11 @@ def test_configurations_on_real_data_can_be_planned(path: Path, shared_data: Pat
 def test_configurations_say_which_data_they_miss(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from leakscope.data import torchvision_sets
     from leakscope.experiments.config import read_yaml
 
     monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
+    monkeypatch.setattr(torchvision_sets, "DEBIAN_FASHION", tmp_path / "nowhere")  # the package may be installed
     monkeypatch.chdir(tmp_path)
     assert _planned(path, "--data-root", str(tmp_path)) == 2
     data = read_yaml(path)["data"]

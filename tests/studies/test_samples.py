@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from leakscope.core.words import Ruled
 from leakscope.studies.cut_defences import CutDefencesStudy
 from leakscope.studies.faces import FacesStudy
 from leakscope.studies.mixcon import MixConStudy
+from leakscope.studies.page import draw
 from leakscope.studies.peel import PeelStudy
 from leakscope.studies.records import Part
 from leakscope.studies.sparse_coding import SparseCodingStudy
@@ -57,6 +59,13 @@ def test_the_sparse_study_reads_colour_configurations(tmp_path: Path) -> None:
     assert "| split: sca-conv:sparsity=0.5 |" in text
     assert "`sca-conv:sparsity=0.1,kernel=7`" in text
     assert "Seeds 0; 6 victims; attacks 0.00 CPU hours" in text
+    # A target that forgot its task is no lower bound of what attacks find; one whose attack had not converged is.
+    first, second, *rest = part.rows
+    rows = [replace(first, doubts=("accuracy-collapsed",)), replace(second, doubts=("not-converged",))]
+    rows += [replace(row, doubts=()) for row in rest]
+    limits = draw("", "", study.columns, [replace(part, rows=tuple(rows))], [])
+    assert f"in doubt on 1 of {len(part.rows)} targets; what it rebuilt there is a lower bound" in limits
+    assert f"1 of {len(part.rows)} targets are much less accurate than the undefended one" in limits
     # Figures of the rows are those of the audit.
     result = runs["split"].report.results[0]
     assert part.rows[0].worst_case["psnr"].value == pytest.approx(result.metrics["psnr"].mean, rel=1e-5)

@@ -29,12 +29,14 @@ from leakscope.core.threat import Access, Encoder, View
 from leakscope.nn.curves import mean_of_finite, thinned
 
 _CHUNK = 16
-_BURST = 50  # iterations between two looks at what every row has gained
-_EARLY, _LATE = 0.15, 0.05  # a burst that gains a smaller share ends a stage for a row; of the last stage
+_STAGE = 50  # iterations with each weight but the last
+_GAIN = 0.05  # a window of the last descent that gains a smaller share ends it for a row
+_HALVES = 0.5  # of the objective must go with a Newton step, or L-BFGS does more for the same price
 _GREYS = (0.75, 0.25)  # further starts: light and dark
 _STUCK = 0.05  # relative fit after the first stage that calls for another start …
-_LEFT = 3e-3  # … and at the end, where features outnumber pixels
-_PRODUCTS = 200  # of the Jacobian in a Newton step: few steps with many gain more than many with few
+_LEFT = 3e-3  # … and at the end, where features outnumber pixels and the last descent has not halved the objective
+_PRODUCTS = 100  # of the Jacobian in a Newton step
+_CLOSE = 3e-4  # relative fit at which Newton steps end: some 50 dB on networks that lose nothing
 _ODD = 1.0  # relative fit worse than explaining nothing
 
 
@@ -48,27 +50,29 @@ class Fitted:
     restarted: int = 0  # rows that were begun again at the end
 
 
-@ATTACKS.register("e2e-lbfgs", revision=2)
+@ATTACKS.register("e2e-lbfgs", revision=3)
 @dataclass(frozen=True)
 class EndToEnd(Attack):
     """Finds the smooth picture whose features match, through the whole network at once.
 
     min_z s ‖F(½ + ¼ (Lap + ε)^{−1/2} z) − y‖² + λ ‖z‖²
 
-    by L-BFGS, with s such that the mean of JᵀJ is one, and λ lowered in stages; a picture leaves a stage when
-    `_BURST` iterations gain little, so that `iterations` is only the most that all stages may take. Then Newton
-    steps on the sign pattern (`peeling.whole`), at most `gauss_newton` of them, follow until one gains little.
+    by L-BFGS, with s such that the mean of JᵀJ is one, and λ lowered in stages. Newton steps on the sign pattern
+    (`peeling.whole`) follow for as long as each of them halves the objective, `gauss_newton` at the most; where they
+    do not, because the features bend too much between here and there, L-BFGS goes on for the rest of its
+    `iterations`, or until `WINDOW` of them gain little, and, where features outnumber pixels, Newton steps are tried
+    once more.
     Trailing blocks that keep the dimension are first peeled off exactly. Pictures that explain little after the first
-    stage are started again from light and dark grey, and those that at the end leave features unexplained, although
-    these outnumber the pixels, from other starts. Where a release is noisy, λ is the most likely one for that noise,
-    s σ²/τ² with τ² the mean square of z in natural pictures, and nothing is peeled.
+    stage are started again from light and dark grey, and those that leave features unexplained and have stopped
+    gaining, although features outnumber pixels, from other starts. Where a release is noisy, λ is the most likely one
+    for that noise, s σ²/τ² with τ² the mean square of z in natural pictures, and nothing is peeled.
 
     The objective is that of Mahendran and Vedaldi (2015) with a quadratic prior; the rest is ours
     (`docs/`, study B5).
     """
 
-    iterations: int = 120
-    memory: int = 20
+    iterations: int = 400
+    memory: int = 40
     epsilon: float = 0.2
     chroma: float = 0.7
     prior_weights: tuple[float, ...] = (1e-3, 1e-5, 1e-7)
@@ -151,8 +155,8 @@ class EndToEnd(Attack):
         z = 0.1 * torch.randn(len(y), size, generator=rng, dtype=y.dtype, device=y.device)
         curve: list[float] = []
         exact = noise == 0 and y[0].numel() >= size
-        z = self._solved(problem, z, weights, curve, exact=exact)
-        stuck = self._stuck(problem, z) if exact and self.restarts else z.new_empty(0, dtype=torch.int64)
+        z, still = self._solved(problem, z, weights, curve, exact=exact)
+        stuck = self._stuck(problem, z, still) if exact and self.restarts else z.new_empty(0, dtype=torch.int64)
         if len(stuck):
             z[stuck] = self._begun_again(problem.take(stuck), z[stuck], weights, rng)
         images = space.pixels(z)
@@ -163,40 +167,37 @@ class EndToEnd(Attack):
 
     def _solved(
         self, problem: Whole, z: Tensor, weights: tuple[float, ...], curve: list[float], *, exact: bool
-    ) -> Tensor:
-        """All stages from one start; `curve` grows."""
-        left, energy = self.iterations, problem.energy()
-        for stage, weight in enumerate(weights):
-            objective, last = replace(problem, weight=weight), stage == len(weights) - 1
-            most = left if last else max(1, min(left, self.iterations // len(weights)))
-            z, values = self._settled(objective, z, most, _LATE if last else _EARLY)
-            left -= len(values)
-            curve += [value / energy for value in values]
-            if stage == 0:
+    ) -> tuple[Tensor, Tensor]:
+        """All stages from one start, and which rows have stopped gaining; `curve` grows."""
+        energy, stages = problem.energy(), weights[:-1] or weights
+        for number, weight in enumerate(stages):
+            objective = replace(problem, weight=weight)
+            most = max(1, min(_STAGE, self.iterations // (len(stages) + 1)))
+            found = minimise(objective, z, iterations=most, memory=self.memory)
+            z, curve[len(curve) :] = found.x, [value / energy for value in found.curve[1:]]
+            if number == 0:
                 z = self._other_starts(objective, z, most)
-            if left <= 0:
-                break
-        weight = weights[-1] / 10 if exact else weights[-1]
-        return replace(problem, weight=weight).newton(z, steps=self.gauss_newton, products=_PRODUCTS)
+        last = replace(problem, weight=weights[-1] / 10 if exact else weights[-1])
+        if exact:  # else a step also fills what no feature tells of, and with signs still wrong that is noise
+            z = self._newton(last, z)
+        misfit = last.misfit(z)
+        far = (~(misfit <= _CLOSE)).nonzero().flatten()
+        still = torch.zeros(len(z), dtype=torch.bool, device=z.device)
+        left = self.iterations - most * len(stages)
+        if left <= 0 or len(far) == 0:
+            return z, still
+        part = last.take(far)
+        before = part.value(z[far])
+        share = (_CLOSE / misfit[far]).square()  # of the objective that is left when features are close
+        found = minimise(part, z[far], iterations=left, memory=self.memory, gain=_GAIN, solved=share)
+        curve += [value / energy for value in found.curve[1:]]
+        still[far] = ~(found.value <= _HALVES * before)
+        determined = problem.y[0].numel() >= z.shape[1]
+        z[far] = self._newton(part, found.x) if determined else found.x
+        return z, still
 
-    def _settled(self, objective: Whole, z: Tensor, most: int, gain: float) -> tuple[Tensor, list[float]]:
-        """L-BFGS in bursts on the rows that the last burst gained something for; the mean value after each step."""
-        if z.device.type != "cpu":  # every look makes an accelerator wait
-            minimum = minimise(objective, z, iterations=most, memory=self.memory)
-            return minimum.x, minimum.curve[1:]
-        z, rows, values = z.clone(), torch.arange(len(z)), list[float]()
-        before = torch.full((len(z),), torch.inf, dtype=z.dtype)
-        while len(values) < most and len(rows):
-            part = objective.take(rows)
-            minimum = minimise(part, z[rows], iterations=min(_BURST, most - len(values)), memory=self.memory)
-            if len(minimum.curve) == 1:
-                break
-            z[rows] = minimum.x
-            values += minimum.curve[1:]
-            going = minimum.value < (1 - gain) * before[rows]
-            before[rows] = minimum.value
-            rows = rows[going]
-        return z, values
+    def _newton(self, problem: Whole, z: Tensor) -> Tensor:
+        return problem.newton(z, steps=self.gauss_newton, products=_PRODUCTS, close=_CLOSE, gains=(_HALVES, _HALVES))
 
     def _other_starts(self, objective: Whole, z: Tensor, most: int) -> Tensor:
         """Light and dark starts for the rows that are stuck; the best of the three by objective."""
@@ -207,16 +208,16 @@ class EndToEnd(Attack):
         x, value = z[stuck], part.value(z[stuck]).nan_to_num(torch.inf)
         for grey in _GREYS:
             start = part.space.coordinates(torch.full_like(part.space.pixels(x), grey))
-            other = minimise(part, start, iterations=min(most, 2 * _BURST), memory=self.memory)
+            other = minimise(part, start, iterations=most, memory=self.memory)
             better = other.value < value
             x, value = torch.where(better[:, None], other.x, x), torch.minimum(other.value, value)
         z = z.clone()
         z[stuck] = x
         return z
 
-    def _stuck(self, problem: Whole, z: Tensor) -> Tensor:
-        """Rows whose features stay unexplained though there is a picture that explains them."""
-        return (~(problem.misfit(z) <= _LEFT)).nonzero().flatten()
+    def _stuck(self, problem: Whole, z: Tensor, still: Tensor) -> Tensor:
+        """Rows that stopped where features stay unexplained, though there is a picture that explains them."""
+        return (still & ~(problem.misfit(z) <= _LEFT)).nonzero().flatten()
 
     def _begun_again(self, problem: Whole, z: Tensor, weights: tuple[float, ...], rng: torch.Generator) -> Tensor:
         """Every row from its own picture made smooth, from light and dark grey and from noise; the best fit stays."""
@@ -226,7 +227,7 @@ class EndToEnd(Attack):
         starts = torch.stack([blurred, *greys, noise])
         again = torch.arange(len(z), device=z.device).repeat(len(starts))
         many = problem.take(again)
-        found = self._solved(many, starts.flatten(0, 1), weights, [], exact=True)
+        found, _ = self._solved(many, starts.flatten(0, 1), weights, [], exact=True)
         misfits = torch.cat([problem.misfit(z)[None], many.misfit(found).view(len(starts), -1)]).nan_to_num(torch.inf)
         choices = torch.cat([z[None], found.view(starts.shape)])
         best: Tensor = choices[misfits.argmin(0), torch.arange(len(z), device=z.device)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from leakscope.core.escaping import markdown_code
-from leakscope.core.words import Ruled
+from leakscope.core.words import FlagId, Ruled
 from leakscope.studies.markdown import cell, folded, table
 from leakscope.studies.published import Paper
 from leakscope.studies.records import Beside, Decided, Part, Row
@@ -129,10 +129,17 @@ def _published(figures: Sequence[Beside], papers: Sequence[Paper]) -> str:
 
 def _limits(part: Part) -> Iterable[str]:
     yield from part.limits
-    doubtful = [name_of(row) for row in part.rows if row.doubts]
+    collapsed = FlagId.ACCURACY_COLLAPSED.value
+    doubtful = [row for row in part.rows if set(row.doubts) - {collapsed}]
     if doubtful:
         found = f"{len(doubtful)} of {len(part.rows)} targets"
         yield f"The strongest attack is in doubt on {found}; what it rebuilt there is a lower bound."
+    useless = [row for row in part.rows if set(row.doubts) == {collapsed}]
+    if useless:
+        yield (
+            f"{len(useless)} of {len(part.rows)} targets are much less accurate than the undefended one: what they "
+            "keep to themselves counts only in comparisons at equal accuracy."
+        )
     failed = [
         f"{kind} ({variant or 'all'})"
         for variant, controls in part.origin.controls.items()

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from leakscope.attacks.peeling.lbfgs_rules import PATIENCE, SUFFICIENT_DECREASE, Minimum, Objective, lengths
+from leakscope.attacks.peeling.lbfgs_rules import (
+    PATIENCE,
+    SUFFICIENT_DECREASE,
+    WINDOW,
+    Minimum,
+    Objective,
+    lengths,
+)
 from leakscope.attacks.peeling.lbfgs_unwatched import Limits, minimise_unwatched
 from leakscope.nn.curves import mean_of_finite
 
@@ -78,16 +85,18 @@ def minimise(
     low: float = -math.inf,
     high: float = math.inf,
     tolerance: float = 1e-9,
-    solved: float = 0.0,
+    solved: float | Tensor = 0.0,
+    gain: float = 0.0,
 ) -> Minimum:
     """Minimise every row of `start` (n×d) within [low, high], by L-BFGS with two-metric projection.
 
     Variables that stand at a bound and are pushed against it are frozen; the others move along
     −H·g, are projected back into the box, and a per-row Armijo search
     `f(P(x + t·d)) ≤ f(x) + c·gᵀ(P(x + t·d) − x)` halves t until it holds. A row ends when its
-    projected gradient vanishes, when its value fell to the share `solved` of the first, when it
-    stands still, or when no step helps even after its memory was dropped; ended rows cost nothing more on a
-    CPU. Accelerators take the same steps without being asked after each of them (`lbfgs_unwatched`).
+    projected gradient vanishes, when its value fell to the share `solved` of the first (one share, or one for each
+    row), when it stands still, when `WINDOW` steps lowered it by a smaller share than `gain`, or when no step helps
+    even after its memory was dropped; ended rows cost nothing more on a CPU. Accelerators take the same steps without
+    being asked after each of them (`lbfgs_unwatched`), and so all of them, whatever a window gained.
 
     Liu & Nocedal, "On the limited memory BFGS method", 1989; Bertsekas, "Projected Newton methods
     for optimization problems with simple constraints", 1982.
@@ -108,15 +117,19 @@ def minimise(
     past = _Memory(memory)
     stuck = torch.zeros(len(rows), dtype=torch.int64, device=x.device)
     flat = torch.zeros_like(stuck)
-    for _ in range(iterations):
+    mark = torch.full_like(value, math.inf)  # the value when the present window began
+    for number in range(iterations):
         blocked = ((x <= low) & (gradient > 0)) | ((x >= high) & (gradient < 0))
         free = (~blocked).to(x.dtype)
         running = ((gradient * free).abs().amax(1) > tolerance) & (stuck < 2) & (flat < PATIENCE)
-        if solved > 0:
-            running &= value > solved * first[rows]
+        if isinstance(solved, Tensor) or solved > 0:
+            running &= value > (solved * first)[rows]
+        if gain > 0 and number % WINDOW == 0:
+            running &= value < (1 - gain) * mark
+            mark = value
         if not running.all():
-            rows, x, value, gradient, free, stuck, flat = (
-                item[running] for item in (rows, x, value, gradient, free, stuck, flat)
+            rows, x, value, gradient, free, stuck, flat, mark = (
+                item[running] for item in (rows, x, value, gradient, free, stuck, flat, mark)
             )
             past.keep(running)
         if len(rows) == 0:

@@ -12,6 +12,7 @@ Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 SUFFICIENT_DECREASE = 1e-4
 BACKTRACKS = 12
+WINDOW = 50  # steps after which a row is asked what it gained
 PATIENCE = 5  # steps in a row that gain no more than round-off end a row
 
 

@@ -78,7 +78,7 @@ class Limits:
     low: float
     high: float
     tolerance: float
-    solved: float
+    solved: float | Tensor
 
 
 def minimise_unwatched(objective: Objective, start: Tensor, limits: Limits) -> Minimum:
@@ -146,7 +146,7 @@ class _Run:
         blocked = ((x <= limits.low) & (gradient > 0)) | ((x >= limits.high) & (gradient < 0))
         free = (~blocked).to(x.dtype)
         running = ((gradient * free).abs().amax(1) > limits.tolerance) & (self.stuck < 2) & (self.flat < PATIENCE)
-        if limits.solved > 0:
+        if isinstance(limits.solved, Tensor) or limits.solved > 0:
             running &= self.value > limits.solved * self.first
         self.alive = self.alive & (running | ~self.fresh)
         step = self.past.direction(gradient, free)

@@ -20,7 +20,8 @@ from leakscope.attacks.peeling.chain import Chain
 from leakscope.attacks.peeling.krylov import cgls, norm
 from leakscope.attacks.peeling.pieces import Products
 
-_GAIN = 0.05  # a Newton step that lowers the objective by a smaller share is a row's last
+_GAIN = 0.05  # a Newton step that lowers the objective by a smaller share is a row's last, but for its first
+_TOLERANCE = 1e-3  # share of its gradient at which a linear problem is solved
 _PROBES = 4  # random features that tell how strongly each coordinate of a picture is seen
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)
 
@@ -57,25 +58,33 @@ class Whole:
         """‖F(x) − y‖ / ‖y‖."""
         return norm(self.network(self.space.pixels(z)) - self.y) / norm(self.y).clamp_min(1e-30)
 
-    def newton(self, z: Tensor, *, steps: int, products: int, tolerance: float = 1e-3, close: float = 1e-4) -> Tensor:
-        """At most `steps` Gauss–Newton steps of `products` conjugate gradients; rows end when they gain little."""
+    def newton(
+        self, z: Tensor, *, steps: int, products: int, close: float = 1e-4, gains: tuple[float, float] = (0.0, _GAIN)
+    ) -> Tensor:
+        """At most `steps` Gauss–Newton steps of `products` conjugate gradients, until features are `close`.
+
+        A row whose step lowers the objective by a smaller share than `gains` asks for, of the first step and of later
+        ones, ends. By default the first may gain little: it sets signs right.
+        """
         z, rows = z.clone(), torch.arange(len(z), device=z.device)
         value, energy = self.value(z), self.y.flatten(1).square().sum(1)
+        going = torch.ones_like(rows, dtype=torch.bool)
         for number in range(steps):
             part = self.take(rows)
-            step = part._step(z[rows], products, tolerance)
-            z[rows], renewed = part._shortened(z[rows], step, value[rows])
-            # The first step sets signs right, and may gain little by that: it is nobody's last.
-            gained = renewed < (1 - _GAIN * (number > 0)) * value[rows]
+            step = part._step(z[rows], products)
+            moved, renewed = part._shortened(z[rows], step, value[rows])
+            gained = renewed < (1 - gains[number > 0]) * value[rows]
             gained &= renewed > close**2 * self.scale * energy[rows]
-            value[rows] = renewed
+            z[rows] = torch.where(going[rows, None], moved, z[rows])
+            value[rows] = torch.where(going[rows], renewed, value[rows])
+            going[rows] = going[rows] & gained
             if z.device.type == "cpu":  # an accelerator would rather step than wait
                 rows = rows[gained]
                 if len(rows) == 0:
                     break
         return z
 
-    def _step(self, z: Tensor, products: int, tolerance: float) -> Tensor:
+    def _step(self, z: Tensor, products: int) -> Tensor:
         """argmin_d s‖J d − (y − F)‖² + λ‖z + d‖², in coordinates in which the diagonal of its matrix is about one."""
         features, jacobian = self.network.linearise(self.space.pixels(z))
         root, shape, split = self.scale**0.5, self.y.shape[1:], self.y[0].numel()
@@ -90,7 +99,7 @@ class Whole:
             lambda u: unit * pulled(u[:, :split].reshape(-1, *shape)) + pull * u[:, split:],
         )
         gap = torch.cat([root * (self.y - features).flatten(1), -(self.weight**0.5) * z], 1)
-        return unit * cgls(stacked, gap, iterations=products, tolerance=tolerance)
+        return unit * cgls(stacked, gap, iterations=products, tolerance=_TOLERANCE)
 
     def _unit(self, pulled: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
         """One over the root of the diagonal of JᵀJ, which random features tell, smoothed over frequencies."""
