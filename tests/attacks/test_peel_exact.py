@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -362,6 +363,8 @@ class TestWholeNetworks:
         assert psnr(whole, truth) > 30 > psnr(peeled, truth)
         assert whole.diagnostics.details["peeled"] == ["layer2.1"]
         assert whole.diagnostics.diverged == 0
+        assert whole.diagnostics.converged
+        assert not attacked(EndToEnd(iterations=8, gauss_newton=0), truth, strided=True).diagnostics.converged
 
     def test_noise_is_known_and_not_fitted(self) -> None:
         class Noise(Defense):
@@ -390,6 +393,7 @@ class TestWholeNetworks:
             result = attack.reconstruct(view, Prepared(), Observed(seen), seeds.generator(0, "attack"))
             assert result.images.isfinite().all()
             assert result.diagnostics.diverged == 1
+            json.dumps(result.diagnostics.details, allow_nan=False)
         exact = PeelExact(dense_rank_limit=0).reconstruct(view, Prepared(), Observed(seen), seeds.generator(0, "a"))
         assert exact.diagnostics.diverged_blocks[0] == "layer2.1"
 

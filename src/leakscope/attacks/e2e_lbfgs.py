@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -37,6 +38,7 @@ _STUCK = 0.05  # relative fit after the first stage that calls for another start
 _LEFT = 3e-3  # … and at the end, where features outnumber pixels and the last descent has not halved the objective
 _PRODUCTS = 100  # of the Jacobian in a Newton step
 _CLOSE = 3e-4  # relative fit at which Newton steps end: some 50 dB on networks that lose nothing
+_SETTLED = 0.01  # of their variance may pictures have moved in the last doubling of iterations
 _ODD = 1.0  # relative fit worse than explaining nothing
 
 
@@ -46,6 +48,7 @@ class Fitted:
 
     images: Tensor
     fit: Tensor  # n, ‖F(x) − y‖ / ‖y‖
+    moved: Tensor  # n, share of its variance by which a picture moved in the last half of the descent
     curve: list[float]
     restarted: int = 0  # rows that were begun again at the end
 
@@ -110,7 +113,7 @@ class EndToEnd(Attack):
             chain = Chain(whole, ())
         noise = release_error(view, rng)
         peeled: list[str] = []
-        fits, images, curves, restarted = [], [], [], 0
+        fits, images, curves, moves, restarted = [], [], [], [], 0
 
         def fitted(y: Tensor) -> tuple[Chain, Fitted]:
             shorter, target = (chain, y) if noise > 0 or not self.peel_trailing else _peel_trailing(chain, y)
@@ -121,12 +124,15 @@ class EndToEnd(Attack):
             peeled = [block.name for block in chain.blocks[len(shorter.blocks) :]]
             images.append(found.images.clamp(0, 1))
             fits.append(found.fit)
+            moves.append(found.moved)
             curves.append(found.curve)
             restarted += found.restarted
-        fit = torch.cat(fits).cpu()  # looked at below, more than once
+        fit, moved = torch.stack([torch.cat(fits), torch.cat(moves)]).cpu()  # looked at below, more than once
+        settled = float(moved.mean())
         length = max(len(curve) for curve in curves)
         padded = [curve + curve[-1:] * (length - len(curve)) for curve in curves]
         diagnosed = Diagnostics(
+            converged=settled < _SETTLED,
             curve=tuple(thinned(torch.tensor(padded).clamp(max=1e30).mean(0).tolist())),
             diverged=float((~(fit < _ODD)).float().mean()),
             diverged_blocks=() if bool((fit < _ODD).all()) else ("whole network",),
@@ -134,6 +140,7 @@ class EndToEnd(Attack):
             details={
                 "fit": mean_of_finite(fit),
                 "worst_fit": float(fit.max()) if bool(fit.isfinite().all()) else None,
+                "moved": settled if math.isfinite(settled) else None,
                 "release_error": noise,
                 "peeled": peeled,
                 "restarted": restarted,
@@ -155,7 +162,7 @@ class EndToEnd(Attack):
         z = 0.1 * torch.randn(len(y), size, generator=rng, dtype=y.dtype, device=y.device)
         curve: list[float] = []
         exact = noise == 0 and y[0].numel() >= size
-        z, still = self._solved(problem, z, weights, curve, exact=exact)
+        z, still, moved = self._solved(problem, z, weights, curve, exact=exact)
         stuck = self._stuck(problem, z, still) if exact and self.restarts else z.new_empty(0, dtype=torch.int64)
         if len(stuck):
             z[stuck] = self._begun_again(problem.take(stuck), z[stuck], weights, rng)
@@ -163,16 +170,16 @@ class EndToEnd(Attack):
         left = norm(network(images) - y) / norm(y).clamp_min(torch.finfo(y.dtype).tiny)
         usable = images.flatten(1).isfinite().all(1)
         images = torch.where(usable[:, None, None, None], images, 0.5)
-        return Fitted(images, torch.where(usable, left, torch.inf), curve, len(stuck))
+        return Fitted(images, torch.where(usable, left, torch.inf), moved, curve, len(stuck))
 
     def _solved(
         self, problem: Whole, z: Tensor, weights: tuple[float, ...], curve: list[float], *, exact: bool
-    ) -> tuple[Tensor, Tensor]:
-        """All stages from one start, and which rows have stopped gaining; `curve` grows."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All stages from one start, which rows have stopped gaining, and how far each moved last; `curve` grows."""
         energy, stages = problem.energy(), weights[:-1] or weights
+        most = max(1, min(_STAGE, self.iterations // (len(stages) + 1)))
         for number, weight in enumerate(stages):
             objective = replace(problem, weight=weight)
-            most = max(1, min(_STAGE, self.iterations // (len(stages) + 1)))
             found = minimise(objective, z, iterations=most, memory=self.memory)
             z, curve[len(curve) :] = found.x, [value / energy for value in found.curve[1:]]
             if number == 0:
@@ -180,21 +187,23 @@ class EndToEnd(Attack):
         last = replace(problem, weight=weights[-1] / 10 if exact else weights[-1])
         if exact:  # else a step also fills what no feature tells of, and with signs still wrong that is noise
             z = self._newton(last, z)
-        misfit = last.misfit(z)
-        far = (~(misfit <= _CLOSE)).nonzero().flatten()
-        still = torch.zeros(len(z), dtype=torch.bool, device=z.device)
-        left = self.iterations - most * len(stages)
-        if left <= 0 or len(far) == 0:
-            return z, still
-        part = last.take(far)
-        before = part.value(z[far])
-        share = (_CLOSE / misfit[far]).square()  # of the objective that is left when features are close
-        found = minimise(part, z[far], iterations=left, memory=self.memory, gain=_GAIN, solved=share)
-        curve += [value / energy for value in found.curve[1:]]
-        still[far] = ~(found.value <= _HALVES * before)
-        determined = problem.y[0].numel() >= z.shape[1]
-        z[far] = self._newton(part, found.x) if determined else found.x
-        return z, still
+        still, moved = torch.zeros(len(z), dtype=torch.bool, device=z.device), torch.zeros_like(z[:, 0])
+        far = (~(last.misfit(z) <= _CLOSE)).nonzero().flatten()
+        if len(far) == 0:
+            return z, still, moved
+        part, half = last.take(far), self.iterations // 2
+        for length in (max(0, half - most * len(stages)), self.iterations - half):
+            begun = z[far]
+            before = part.value(begun)
+            share = (_CLOSE / part.misfit(begun)).square()  # of the objective that is left when features are close
+            found = minimise(part, begun, iterations=length, memory=self.memory, gain=_GAIN, solved=share)
+            z[far], curve[len(curve) :] = found.x, [value / energy for value in found.curve[1:]]
+            still[far] = ~(found.value <= _HALVES * before)
+            moved[far] = _distance(problem, begun, found.x)
+        if problem.y[0].numel() >= z.shape[1]:
+            z[far] = self._newton(part, z[far])
+        moved = torch.where(last.misfit(z) <= _CLOSE, 0.0, moved)
+        return z, still, moved
 
     def _newton(self, problem: Whole, z: Tensor) -> Tensor:
         return problem.newton(z, steps=self.gauss_newton, products=_PRODUCTS, close=_CLOSE, gains=(_HALVES, _HALVES))
@@ -227,11 +236,17 @@ class EndToEnd(Attack):
         starts = torch.stack([blurred, *greys, noise])
         again = torch.arange(len(z), device=z.device).repeat(len(starts))
         many = problem.take(again)
-        found, _ = self._solved(many, starts.flatten(0, 1), weights, [], exact=True)
+        found, _, _ = self._solved(many, starts.flatten(0, 1), weights, [], exact=True)
         misfits = torch.cat([problem.misfit(z)[None], many.misfit(found).view(len(starts), -1)]).nan_to_num(torch.inf)
         choices = torch.cat([z[None], found.view(starts.shape)])
         best: Tensor = choices[misfits.argmin(0), torch.arange(len(z), device=z.device)]
         return best
+
+
+def _distance(problem: Whole, before: Tensor, after: Tensor) -> Tensor:
+    """How far pictures moved, as a share of their variance."""
+    first, second = (problem.space.pixels(z).flatten(1) for z in (before, after))
+    return (second - first).square().mean(1) / second.var(1).clamp_min(1e-12)
 
 
 def _peel_trailing(chain: Chain, y: Tensor) -> tuple[Chain, Tensor]:

@@ -68,20 +68,20 @@ class Whole:
         """
         z, rows = z.clone(), torch.arange(len(z), device=z.device)
         value, energy = self.value(z), self.y.flatten(1).square().sum(1)
-        going = torch.ones_like(rows, dtype=torch.bool)
+        arrived = close**2 * self.scale * energy
+        going = ~(value <= arrived)
         for number in range(steps):
+            if z.device.type == "cpu":  # an accelerator would rather step than wait
+                rows = rows[going[rows]]
+                if len(rows) == 0:
+                    break
             part = self.take(rows)
             step = part._step(z[rows], products)
             moved, renewed = part._shortened(z[rows], step, value[rows])
-            gained = renewed < (1 - gains[number > 0]) * value[rows]
-            gained &= renewed > close**2 * self.scale * energy[rows]
+            gained = (renewed < (1 - gains[number > 0]) * value[rows]) & (renewed > arrived[rows])
             z[rows] = torch.where(going[rows, None], moved, z[rows])
             value[rows] = torch.where(going[rows], renewed, value[rows])
             going[rows] = going[rows] & gained
-            if z.device.type == "cpu":  # an accelerator would rather step than wait
-                rows = rows[gained]
-                if len(rows) == 0:
-                    break
         return z
 
     def _step(self, z: Tensor, products: int) -> Tensor:
