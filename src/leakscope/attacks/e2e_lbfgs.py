@@ -17,6 +17,7 @@ from leakscope.attacks.peeling.chain import Block, Chain
 from leakscope.attacks.peeling.invert import invert
 from leakscope.attacks.peeling.krylov import norm
 from leakscope.attacks.peeling.lbfgs import minimise
+from leakscope.attacks.peeling.lbfgs_rules import WINDOW
 from leakscope.attacks.peeling.pieces import Smooth
 from leakscope.attacks.peeling.shortcuts import has_shortcuts
 from leakscope.attacks.peeling.take_apart import take_apart
@@ -199,7 +200,8 @@ class EndToEnd(Attack):
             found = minimise(part, begun, iterations=length, memory=self.memory, gain=_GAIN, solved=share)
             z[far], curve[len(curve) :] = found.x, [value / energy for value in found.curve[1:]]
             still[far] = ~(found.value <= _HALVES * before)
-            moved[far] = _distance(problem, begun, found.x)
+            # A few steps move little, and prove nothing by that.
+            moved[far] = _distance(problem, begun, found.x) if length >= WINDOW else math.inf
         if problem.y[0].numel() >= z.shape[1]:
             z[far] = self._newton(part, z[far])
         moved = torch.where(last.misfit(z) <= _CLOSE, 0.0, moved)
