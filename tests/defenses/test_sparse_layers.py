@@ -145,6 +145,40 @@ def test_memory_is_used_in_later_epochs_and_stops_growing(monkeypatch: pytest.Mo
     assert sum(solved) <= 48
 
 
+def test_a_server_is_asked_about_other_features_without_solving_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same scores as from fresh codes, and one solve per layer for as long as pictures and dictionaries stay."""
+    from leakscope.sparse import layer as module
+
+    solves: list[int] = []
+
+    def counted(x: Tensor, *args: Any, **options: Any) -> Any:
+        solves.append(len(x))
+        return solve(x, *args, **options)
+
+    monkeypatch.setattr(module, "solve", counted)
+    split, data = built(Sca())
+    split.eval()
+    pictures = data.images[:4]
+    with torch.no_grad():
+        features = split.encode(pictures)
+        first, other = split.decide(features, pictures), split.decide(features.flip(0), pictures)
+        assert len(solves) == 2
+        torch.testing.assert_close(other, first.flip(0))
+        assert torch.equal(split.encode(pictures), features)
+        assert len(solves) == 2
+        changed = split.encode(data.images[4:8])
+        assert len(solves) == 4
+        assert torch.equal(split.encode(pictures), features)
+        assert not torch.equal(changed, features)
+        for layer in placed(split).values():
+            layer.dictionary.copy_(layer.dictionary.flip(0))
+        before = len(solves)
+        assert not torch.equal(split.encode(pictures), features)
+        assert len(solves) > before
+    split.encode(pictures.requires_grad_()).sum().backward()  # a gradient asks for a solve of its own
+    assert pictures.grad is not None
+
+
 def test_a_convolution_that_does_not_read_pictures_gets_no_memory() -> None:
     split, data = built(Sca(layers=("conv2",)))
     split.defense.setup(split, data, seeds.generator(0, "setup"))
