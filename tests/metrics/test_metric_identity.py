@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.core.errors import UsageError
 from leakscope.core.metric import METRICS, Reference
-from leakscope.metrics.identity import IdentityDistance
+from leakscope.metrics.identity import IdentityDistance, Reidentified
 
 
 class Colours(nn.Module):
@@ -50,6 +50,34 @@ def test_other_sizes_are_refused(colours: tuple[Path, IdentityDistance]) -> None
     small = torch.rand(2, 3, 32, 32)
     with pytest.raises(UsageError, match="needs 64×64 face pictures, not 32×32; use --resize 64"):
         metric(small, small, Reference(small, root))
+
+
+def test_larger_squares_are_reduced(colours: tuple[Path, IdentityDistance]) -> None:
+    root, metric = colours
+    small = torch.rand(2, 2, 3, 64, 64)
+    guess, truth = small.repeat_interleave(2, -1).repeat_interleave(2, -2)
+    torch.testing.assert_close(
+        metric(guess, truth, Reference(truth, root)), metric(*small, Reference(small[1], root)), rtol=1e-4, atol=1e-4
+    )
+    with pytest.raises(UsageError, match="not 64×96"):
+        metric(torch.rand(2, 3, 64, 96), torch.rand(2, 3, 64, 96), Reference(truth, root))
+
+
+def test_who_is_picked_out_again(colours: tuple[Path, IdentityDistance]) -> None:
+    """Against the distances of all pairs of mean colours; one guess for everybody picks out at most one."""
+    root, own = colours
+    metric = Reidentified(own.file, own.sha256)
+    torch.manual_seed(0)
+    truth = torch.rand(12, 3, 1, 1).expand(-1, -1, 64, 64).contiguous()
+    guess = (truth + 0.3 * torch.randn(12, 3, 1, 1)).clamp(0, 1).contiguous()
+    means = guess.mean((2, 3)).numpy(), truth.mean((2, 3)).numpy()
+    nearest = [int(np.argmin([np.linalg.norm(rebuilt - other) for other in means[1]])) for rebuilt in means[0]]
+    expected = torch.tensor([float(place == row) for row, place in enumerate(nearest)])
+    assert 0 < expected.sum() < 12
+    reference = Reference(truth, root)
+    torch.testing.assert_close(metric(guess, truth, reference), expected)
+    assert metric(truth, truth, reference).sum() == 12
+    assert metric(truth[3:4].expand(12, -1, -1, -1), truth, reference).tolist() == [float(n == 3) for n in range(12)]
 
 
 def test_an_unknown_file_is_never_read(tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ class PeelStudy(Study):
         "published PEEL, and of the strongest attack; where the answers differ, the claim is about PEEL's solver and "
         "not about what the network gives away. *U*: random weights, *P*: trained, *M*: a max-pooling stem."
     )
-    columns: ClassVar[Columns] = (("psnr", "PSNR (dB)"), ("mse", "MSE"), ("ssim", "SSIM"), ("leak", "Leak"))
+    columns: ClassVar[Columns] = (
+        ("psnr", "PSNR (dB)"), ("mse", "MSE"), ("ssim", "SSIM"), ("leak", "Leak"), ("reidentified", "Picked out again"),
+    )  # fmt: skip
 
     trial: str = ""
     note: str = ""
