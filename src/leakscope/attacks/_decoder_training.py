@@ -18,6 +18,7 @@ from leakscope.core.metering import forward_only
 from leakscope.core.residence import resident, rows_of
 from leakscope.core.results import Diagnostics
 from leakscope.core.threat import View
+from leakscope.nn.denormals import denormals_as_zero
 from leakscope.nn.precision import Precision, compiled, computing
 from leakscope.nn.weights import moved
 
@@ -178,7 +179,8 @@ class _Lesson:
                 with computing(course.precision, released.device):
                     error = self.objective(network(released).float(), self.pictures(index), released)
                 optimizer.zero_grad()
-                error.backward()
+                with denormals_as_zero():
+                    error.backward()
                 nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
                 optimizer.step()
                 schedule.step()

@@ -17,6 +17,7 @@ from leakscope.attacks._release import PublicReleases
 from leakscope.attacks._sights import Reader, look
 from leakscope.core import progress
 from leakscope.core.threat import View
+from leakscope.nn.denormals import denormals_as_zero
 
 _COPY_BYTES = 2**30  # of all augmented copies together
 _SHIFT = 14  # pictures are shifted by up to this part of their side
@@ -186,7 +187,8 @@ class Run:
         guess = bounded(linear + self.judge.unit * self.network(features, linear), *self.judge.bounds, training=True)
         error = (guess - images).square().mean() / self.judge.unit**2
         self.network.zero_grad()
-        error.backward()
+        with denormals_as_zero():
+            error.backward()
         nn.utils.clip_grad_norm_(self.weights, 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
