@@ -77,6 +77,52 @@ def test_gradients_are_those_of_each_picture_clipped_and_summed(
             torch.testing.assert_close(p.grad, g, rtol=1e-4, atol=1e-6)
 
 
+class _Rows(nn.Module):
+    """Linear layers on rows, few wide and many narrow ones; one that runs twice; one without bias; one tied pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3, padding=1)
+        self.narrow, self.twice = nn.Linear(16, 4), nn.Linear(4, 4)
+        self.wide = nn.Linear(3 * 16 * 4, 40, bias=False)
+        self.tied, self.also = nn.Linear(40, 40), nn.Linear(40, 40)
+        self.also.weight = self.tied.weight
+        self.few = nn.Linear(20, 30)
+        self.last = nn.Linear(60, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.tanh(self.narrow(torch.tanh(self.conv(x))))
+        z = torch.tanh(self.twice(torch.tanh(self.twice(z))))
+        z = torch.tanh(self.wide(z.flatten(1)))
+        z = torch.tanh(self.also(torch.tanh(self.tied(z))))
+        return torch.as_tensor(self.last(torch.tanh(self.few(z.view(-1, 2, 20))).flatten(1)))
+
+
+def test_norms_of_linear_layers_follow_without_their_gradients() -> None:
+    data, defense = image_set(12, "rows", (1, 16, 16)), DpSgd(noise=0, clip=0.05)
+    with seeds.ambient(0, "dp"):
+        split = defense.rebuild(SplitModel(_Rows(), "conv", defense=defense), data.images[:2]).train()
+    listed = {name for name, layer in split.model.named_modules() if layer in dp_sgd.Linears(split.model).layers}
+    assert listed == {"narrow", "twice", "wide", "few", "last"}
+    step = _step(split, defense, data, 12)
+    expected = _one_by_one(split, data, list(range(12)), 0.05)
+    defense.backward(step.task_loss, step)
+    for (name, p), own in zip(split.named_parameters(), expected, strict=True):
+        assert p.grad is not None, name
+        assert own.abs().max() > 0, name
+        torch.testing.assert_close(p.grad, own / 12, rtol=1e-4, atol=1e-6)
+        assert p.requires_grad
+        assert getattr(p, "grad_sample", None) is None
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_squares_of_a_linear_layer(rows: int) -> None:
+    rng = torch.Generator().manual_seed(rows)
+    layer, a, g = nn.Linear(7, 5), torch.randn(9, rows, 7, generator=rng), torch.randn(9, rows, 5, generator=rng)
+    expected = torch.einsum("nto,ntd->nod", g, a).square().sum((1, 2)) + g.sum(1).square().sum(1)
+    torch.testing.assert_close(dp_sgd.squares_of(layer, a, g), expected)
+
+
 def test_noise_has_the_stated_size_and_comes_from_the_generator() -> None:
     data = image_set(20, "dp")
     found = []
