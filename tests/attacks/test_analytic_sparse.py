@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks._affine import Affine, fit_affine
 from leakscope.attacks.analytic_sparse import AnalyticSparse, _fit_pictures, _statistics, _trust
+from leakscope.attacks.ridge import Ridge
 from leakscope.attacks.search import Search
 from leakscope.core import seeds
 from leakscope.core.attack import Attack, Observed
@@ -153,6 +154,14 @@ def test_it_suits_only_networks_with_a_sparse_layer_before_the_cut() -> None:
     assert attack.unsuited(before, SHAPE) is None
 
 
+def test_search_goes_on_from_a_linear_picture_through_two_sparse_layers() -> None:
+    split = split_of(coder(1, 8, 0.2), normed(8), coder(8, 16, 0.2), normed(16), cut="3")
+    linear = leak(Ridge(), split)
+    assert leak(Search(steps=30), split) < 0.1  # a local minimum
+    assert leak(Search(steps=0, start="linear"), split) == pytest.approx(linear, abs=1e-4)
+    assert leak(Search(steps=30, start="linear"), split) > linear - 0.01 > 0.7
+
+
 def test_search_follows_gradients_through_the_solver() -> None:
     layer = coder(1, 8, 0.2, standardize=False)  # else mean and scale are lost, and most of the variance with them
     layer.implicit = Implicit(iterations=3, tolerance=1e-3)
@@ -171,12 +180,27 @@ def test_an_affine_map_is_found_in_its_layout(inputs: tuple[int, ...], outputs: 
     wide = {0: outputs[-1], 1: outputs[0], 2: torch.Size(outputs).numel()}[layout]
     true = Affine(torch.randn(groups, width + 1, wide, generator=rng), outputs, layout)
     target: Tensor = true(z)
-    found = fit_affine(z, target, (1e-10, 1.0))
+    found = fit_affine(z, target, 1e-10)
     assert found.layout == layout
     assert torch.allclose(found(z), target, atol=1e-3)
     tensors: dict[str, Tensor] = {}
     found.stored(tensors, "map")
     assert torch.equal(Affine.read(tensors, "map")(z), found(z))
+
+
+def test_a_map_of_few_pictures_is_kept_as_a_sum_over_them() -> None:
+    rng = seeds.generator(0, "wide")
+    z, target, fresh = (torch.randn(n, d, generator=rng) for n, d in ((6, 400), (6, 300), (5, 400)))
+    found = fit_affine(z, target, 1e-6)
+    assert found.through is not None
+    assert found.weights.numel() + found.through.numel() < 400 * 300 / 10
+    wide, one = torch.cat((z, torch.ones(6, 1)), 1).double(), torch.ones(5, 1)
+    gram = wide @ wide.T + (1e-6 * wide.square().sum() / 6 + 1e-12) * torch.eye(6)
+    expected = torch.cat((fresh, one), 1).double() @ wide.T @ torch.linalg.inv(gram) @ target.double()
+    torch.testing.assert_close(found(fresh), expected.float(), rtol=1e-4, atol=1e-4)
+    tensors: dict[str, Tensor] = {}
+    found.stored(tensors, "map")
+    assert torch.equal(Affine.read(tensors, "map")(fresh), found(fresh))
 
 
 @pytest.mark.parametrize("settings", [{"pictures": 1}, {"strengths": ()}, {"strengths": (0.0,)}])

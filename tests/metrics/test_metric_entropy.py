@@ -129,6 +129,8 @@ def test_constant_features_tell_nothing_and_wide_ones_are_not_rotated() -> None:
     assert information_bound(torch.ones(20, 4), groups, torch.ones(20, 4), groups, 0.1) == pytest.approx(0, abs=1e-9)
     wide = torch.randn(20, 1100, generator=torch.Generator().manual_seed(0))
     assert information_bound(wide, groups, wide, groups, 1.0) > 1100 * 0.5 * math.log(1.5)
+    wider = torch.randn(20, 50_000, generator=torch.Generator().manual_seed(0))  # whose rotation would take 20 GB
+    assert information_bound(wider, groups, wider, groups, 1.0) > 50_000 * 0.5 * math.log(1.5)
 
 
 def test_fewer_pictures_than_pixels_give_finite_bounds() -> None:

@@ -54,10 +54,10 @@ def test_other_sizes_are_refused(colours: tuple[Path, IdentityDistance]) -> None
 
 def test_larger_squares_are_reduced(colours: tuple[Path, IdentityDistance]) -> None:
     root, metric = colours
-    small = torch.rand(2, 2, 3, 64, 64)
-    guess, truth = small.repeat_interleave(2, -1).repeat_interleave(2, -2)
+    small, other = torch.rand(2, 2, 3, 64, 64)
+    guess, truth = (images.repeat_interleave(2, -1).repeat_interleave(2, -2) for images in (small, other))
     torch.testing.assert_close(
-        metric(guess, truth, Reference(truth, root)), metric(*small, Reference(small[1], root)), rtol=1e-4, atol=1e-4
+        metric(guess, truth, Reference(truth, root)), metric(small, other, Reference(other, root)), rtol=1e-4, atol=1e-4
     )
     with pytest.raises(UsageError, match="not 64×96"):
         metric(torch.rand(2, 3, 64, 96), torch.rand(2, 3, 64, 96), Reference(truth, root))

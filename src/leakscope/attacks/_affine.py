@@ -10,13 +10,14 @@ from torch import Tensor
 
 from leakscope.core.devices import widened
 
-_HELD = 0.2  # share of the pictures on which a strength is chosen
-
 
 @dataclass(frozen=True)
 class Affine:
     """Groups of rows mapped by `weights` (groups×inputs×outputs, the last input a constant one).
 
+    Fitted on fewer rows than there are inputs, the map is a sum over those rows: they stand in `through`
+    (groups×inputs×rows) and `weights` is rows×outputs, where the product of both would be larger than they are. Both
+    keep the digits they were solved with, since large weights of rows cancel each other.
     `layout` says how features fall into groups: 0, a group for each channel whose rows share a map
     (N×C×H×W → C groups of N·H rows); 1, one group of pixels (N×C×H×W → N·H·W rows of C); 2, one group
     of whole pictures.
@@ -25,20 +26,24 @@ class Affine:
     weights: Tensor
     shape: tuple[int, ...]  # of the outputs, one picture
     layout: int
+    through: Tensor | None = None
 
     def __call__(self, z: Tensor) -> Tensor:
-        rows = _LAYOUTS[self.layout].rows(z)
-        return _LAYOUTS[self.layout].back(_with_one(rows) @ self.weights, len(z), self.shape)
+        rows = _with_one(_LAYOUTS[self.layout].rows(z))
+        mapped = rows @ self.weights if self.through is None else (widened(rows) @ self.through @ self.weights).to(z)
+        return _LAYOUTS[self.layout].back(mapped, len(z), self.shape)
 
     def stored(self, tensors: dict[str, Tensor], name: str) -> Affine:
         tensors[f"{name}.weights"] = self.weights.contiguous()
+        if self.through is not None:
+            tensors[f"{name}.through"] = self.through.contiguous()
         tensors[f"{name}.shape"] = torch.tensor([self.layout, *self.shape])
         return self
 
     @staticmethod
     def read(tensors: dict[str, Tensor], name: str) -> Affine:
         layout, *shape = tensors[f"{name}.shape"].tolist()
-        return Affine(tensors[f"{name}.weights"], tuple(shape), layout)
+        return Affine(tensors[f"{name}.weights"], tuple(shape), layout, tensors.get(f"{name}.through"))
 
 
 @dataclass(frozen=True)
@@ -73,40 +78,30 @@ _LAYOUTS = (
 )
 
 
-def fit_affine(z: Tensor, target: Tensor, strengths: tuple[float, ...]) -> Affine:
-    """Ridge regression from z to target; the strength with the least error on held-out pictures wins."""
+def fit_affine(z: Tensor, target: Tensor, strength: float) -> Affine:
+    """Ridge regression from z to target."""
     layout = next(number for number, kind in enumerate(_LAYOUTS) if kind.fits(z, target))
-    kind, shape = _LAYOUTS[layout], tuple(target.shape[1:])
-    if len(strengths) == 1:
-        only = _ridge(_with_one(kind.rows(widened(z))), kind.rows(widened(target)), strengths[0])
-        return Affine(only.to(target), shape, layout)
-    held = max(1, round(_HELD * len(z)))
-    seen, wanted = (_with_one(kind.rows(widened(z[held:]))), kind.rows(widened(target[held:])))
-    best: tuple[float, float] | None = None
-    for strength in strengths:
-        guess = Affine(_ridge(seen, wanted, strength), shape, layout)(widened(z[:held]))
-        error = float((guess - widened(target[:held])).square().mean())
-        if best is None or error < best[0]:
-            best = (error, strength)
-    assert best is not None
-    everything = _with_one(kind.rows(widened(z))), kind.rows(widened(target))
-    return Affine(_ridge(*everything, best[1]).to(target), shape, layout)
+    rows = _LAYOUTS[layout].rows
+    weights, through = _ridge(_with_one(rows(widened(z))), rows(widened(target)), strength)
+    return Affine(weights.to(target) if through is None else weights, tuple(target.shape[1:]), layout, through)
 
 
 def _with_one(rows: Tensor) -> Tensor:
     return torch.cat((rows, rows.new_ones(*rows.shape[:-1], 1)), -1)
 
 
-def _ridge(z: Tensor, x: Tensor, strength: float) -> Tensor:
+def _ridge(z: Tensor, x: Tensor, strength: float) -> tuple[Tensor, Tensor | None]:
     """argmin ‖ZW − X‖² + λ‖W‖² for each group, λ = strength × mean square; the smaller system is solved.
 
     It is positive definite, so nobody asks whether it could be solved: an accelerator would wait for each answer.
+    From rows fewer than columns W = Zᵀ(ZZᵀ + λ)⁻¹X, which is left as a product where that is smaller.
     """
     rows, columns = z.shape[1:]
     amount = strength * z.square().sum((1, 2), keepdim=True) / min(rows, columns) + 1e-12
     identity = torch.eye(min(rows, columns), dtype=z.dtype, device=z.device)
     if columns <= rows:
-        primal: Tensor = torch.linalg.solve_ex(z.mT @ z + amount * identity, z.mT @ x).result
-        return primal
-    dual: Tensor = z.mT @ torch.linalg.solve_ex(z @ z.mT + amount * identity, x).result
-    return dual
+        return torch.linalg.solve_ex(z.mT @ z + amount * identity, z.mT @ x).result, None
+    dual: Tensor = torch.linalg.solve_ex(z @ z.mT + amount * identity, x).result
+    if rows * (columns + x.shape[2]) < columns * x.shape[2]:
+        return dual, z.mT
+    return z.mT @ dual, None

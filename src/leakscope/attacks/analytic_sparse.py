@@ -173,7 +173,7 @@ class Chain:
         tensors, number = chain.tensors, len(layers)
         for stage, target in enumerate(wanted):
             tensors[f"mean{stage}"] = target[held:].mean(0, keepdim=True)
-        estimate = fit_affine(z[held:], wanted[number][held:], (strength,)).stored(tensors, "top")(z)
+        estimate = fit_affine(z[held:], wanted[number][held:], strength).stored(tensors, "top")(z)
         while True:
             mean = tensors[f"mean{number}"]
             if cautious or number == 0:

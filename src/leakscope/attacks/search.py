@@ -14,6 +14,7 @@ from leakscope.attacks._expectation import Expected, ReleaseModel, learn_release
 from leakscope.attacks._memory import at_once
 from leakscope.attacks._release import child
 from leakscope.attacks.peeling.lbfgs import Minimum, Objective, minimise
+from leakscope.attacks.ridge import Ridge
 from leakscope.core import progress
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.chunks import in_chunks
@@ -44,7 +45,9 @@ class Search(Attack):
     `l2`, which are sums themselves. `tv=None` sets the weight that the noise of the release calls for: noise
     variance over the variance of pixel differences, the maximum a posteriori weight of Gaussian noise under a
     Gaussian prior, and a little where there is none. The best of `restarts` starts (x̄, then public pictures) by
-    objective is kept for each image.
+    objective is kept for each image. `start="linear"` begins with what `ridge` makes of the release instead of x̄,
+    for encoders through which descent from x̄ ends in local minima, such as two sparse
+    layers; it needs public pictures and queries.
 
     Mahendran & Vedaldi, "Understanding deep image representations by inverting them", 2015; He,
     Zhang & Lee, "Model inversion attacks against collaborative inference", 2019.
@@ -64,6 +67,7 @@ class Search(Attack):
     toward: Literal["mean", "zero"] = field(default="mean", metadata=LATER)  # where `norm` pulls; the start is x̄
     restarts: int = 1
     draws: int = 8
+    start: Literal["mean", "linear"] = field(default="mean", metadata=LATER)
 
     needs: ClassVar[frozenset[Access]] = frozenset({Access.FEATURES, Access.ENCODER})
     white_box: ClassVar[bool] = True
@@ -95,8 +99,8 @@ class Search(Attack):
         with progress.stage("search", len(seen)) as bar:
             size = at_once(view, _CHUNK, kept=_KEPT)
             found = in_chunks(
-                lambda chunk: self._search(view, chunk, model, rng, low, high),
-                seen.features, size=size, what="search", rngs=(rng,),
+                lambda chunk, first: self._search(view, chunk, first, model, rng, low, high),
+                seen.features, self._first(view, seen, rng), size=size, what="search", rngs=(rng,),
             )  # fmt: skip
             for part in found:
                 parts.append(part)
@@ -115,8 +119,22 @@ class Search(Attack):
             ),
         )
 
+    def _first(self, view: View, seen: Observed, rng: torch.Generator) -> Tensor:
+        """The first start of every picture."""
+        if self.start == "linear" and "public" in view and Access.QUERY in view:
+            ridge = Ridge()
+            return ridge.reconstruct(view, ridge.prepare(view, rng), seen, rng).images
+        return _center(view).expand(len(seen), *view.image_shape)
+
     def _search(
-        self, view: View, seen: Tensor, model: ReleaseModel, rng: torch.Generator, low: float, high: float
+        self,
+        view: View,
+        seen: Tensor,
+        first: Tensor,
+        model: ReleaseModel,
+        rng: torch.Generator,
+        low: float,
+        high: float,
     ) -> tuple[Tensor, Tensor, list[float], Tensor]:
         """Images, objective, curve, and which images have no gradient through the release itself."""
         seen = seen.to(view.device)
@@ -131,7 +149,6 @@ class Search(Attack):
             self._tv_weight(view, seen, model),
             self.tv > 0 if self.tv is not None else self.distance == "normalised" or model.noise > 0,
         )
-        first = center.expand(len(seen), *view.image_shape)
         zero = _no_gradient(view, first, seen, rng)
         best: Minimum | None = None
         for restart in range(self.restarts):

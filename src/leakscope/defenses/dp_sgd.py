@@ -240,11 +240,12 @@ class DpSgd(Defense):
         drawn = (draws < expected / total).nonzero().flatten().cpu()
         parameters = [p for p in step.split.parameters() if p.requires_grad]
         sums = [torch.zeros_like(p) for p in parameters]
+        by_parameter: dict[Tensor, Tensor] = dict(zip(parameters, sums, strict=True))
         with _sampling(step.split.model) as linears:
             room = max(1, _LARGEST // max(1, sum(p.numel() for p in parameters if p.requires_grad)))
             for part in drawn.split(room) if len(drawn) else ():
                 x, y = ledger.data.images[part].to(step.x.device), ledger.data.labels[part].to(step.x.device)
-                self._add(dict(zip(parameters, sums, strict=True)), linears, step, x.requires_grad_(), y)
+                self._add(by_parameter, linears, step, x.requires_grad_(), y)
         for p, own in zip(parameters, sums, strict=True):
             if self.noise > 0:
                 own = own + self.noise * self.clip * blank(p, step.rng).normal_(generator=step.rng).to(p.device)
@@ -253,7 +254,7 @@ class DpSgd(Defense):
         ledger.expected.fill_(expected)
         ledger.total.fill_(total)
 
-    def _add(self, sums: dict[nn.Parameter, Tensor], linears: Linears, step: Step, x: Tensor, y: Tensor) -> None:
+    def _add(self, sums: dict[Tensor, Tensor], linears: Linears, step: Step, x: Tensor, y: Tensor) -> None:
         """Add Σ_i g_i · min(1, C/‖g_i‖), the norm over all parameters of a picture."""
         task = F.cross_entropy(step.split.run(x, step.rng).scores, y, reduction="sum")
         # The gradient of the pictures passes every layer, where the hooks see it; that of the

@@ -60,14 +60,13 @@ def information_bound(fit: Tensor, fit_groups: Tensor, features: Tensor, groups:
         _, index, count = own.unique(return_inverse=True, return_counts=True)
         if len(count) > 1 and int(count.min()) < FEWEST:
             continue
-        best = min(best, _grouped_bound(z @ _rotation(fit, trained), index, count, sigma))
+        rotated = z if z.shape[1] > _WIDEST else z @ _rotation(fit, trained)
+        best = min(best, _grouped_bound(rotated, index, count, sigma))
     return best
 
 
 def _rotation(z: Tensor, groups: Tensor) -> Tensor:
     """The principal axes of the deviations from group means: D×D."""
-    if z.shape[1] > _WIDEST:
-        return torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     deviations = _deviations(z, *groups.unique(return_inverse=True, return_counts=True)[1:])
     axes: Tensor = torch.linalg.eigh(deviations.T @ deviations)[1]
     return axes
