@@ -25,6 +25,8 @@ MORE = (
     ("pooling hurts the attack on trained weights", "tables II and III", "P", "MP"),
     ("without shortcuts less is rebuilt (no skip, no peel)", "figure 9", "U", "no-skip"),
     ("strides hurt the attack on trained weights", "figure 17", "P", "strided-P"),
+    ("pooling hurts the attack on random weights, at 112 pixels", "tables II and III", "size-18", "size-18-pooling"),
+    ("without shortcuts less is rebuilt, at 112 pixels", "figure 9", "size-18", "size-18-no-skip"),
 )
 #: And those of which the first leaks no less, within the margin.
 NO_LESS = (
@@ -43,7 +45,7 @@ NO_LESS = (
 VARIANTS = (
     "U", "P", "MU", "MP", "no-skip", "strided-U", "strided-P", "deeper", "shallower", "ir", "depth-18", "depth-34",
     "depth-50", "depth-152", "ResNet-18", "HRN-5x5x3x", "HRN-2x5x3x",
-    "ir-152-3", "size-18-3",
+    "ir-152", "size-18", "size-34", "size-50", "size-152", "size-18-224", "size-18-pooling", "size-18-no-skip",
 )  # fmt: skip
 
 
