@@ -42,12 +42,24 @@ class TestMetrics(MetricContract):
 class TestIdentity(MetricContract):
     shape = (3, 64, 64)
 
+    name = "identity"
+
     @pytest.fixture
     def metric(self) -> Metric:
-        metric = METRICS.build("identity")
+        metric = METRICS.build(self.name)
         assert isinstance(metric, Metric)
         return metric
 
     @pytest.fixture
     def root(self, shared_data: Path) -> Path:
         return shared_data
+
+
+class TestReidentified(TestIdentity):
+    name = "reidentified"
+
+    def test_the_truth_leaks_most(self, metric: Metric, root: Path | None) -> None:
+        """Yes or no: a picture that is nearly right is recognised as well as a right one."""
+        truth, reference = self.truth(), self.reference(root)
+        assert metric(truth, truth, reference).tolist() == [1.0] * len(truth)
+        assert set(metric(self.guess(0.3), truth, reference).tolist()) <= {0.0, 1.0}

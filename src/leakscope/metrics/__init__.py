@@ -16,7 +16,7 @@ EXPORTS = {
     "MeanSquaredError": "pixel", "NearestPrivate": "recognition", "PaddedStructuralSimilarity": "structural_padded",
     "PeakSignalToNoise": "pixel", "PerceptualSimilarity": "perceptual", "PictureFrechet": "recognition",
     "Precision": "recognition", "Recall": "recognition", "Recognised": "recognition",
-    "StructuralSimilarity": "structural", "TargetAccuracy": "recognition",
+    "Reidentified": "identity", "StructuralSimilarity": "structural", "TargetAccuracy": "recognition",
 }  # fmt: skip
 
 __all__ = list(EXPORTS)
@@ -24,6 +24,7 @@ __all__ = list(EXPORTS)
 if TYPE_CHECKING:
     from leakscope.metrics.distribution import FrechetDistance as FrechetDistance
     from leakscope.metrics.identity import IdentityDistance as IdentityDistance
+    from leakscope.metrics.identity import Reidentified as Reidentified
     from leakscope.metrics.perceptual import LearnedPerceptualDistance as LearnedPerceptualDistance
     from leakscope.metrics.perceptual import PerceptualSimilarity as PerceptualSimilarity
     from leakscope.metrics.pixel import CosineSimilarity as CosineSimilarity
