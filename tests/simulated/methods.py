@@ -27,6 +27,8 @@ METRICS_OF_IDENTITIES = (
     "attack-accuracy", "attack-accuracy-5", "centroid", "coverage", "density", "false-positive", "fid-evaluator", "knn",
     "precision", "recall", "recognised", "target-accuracy",
 )  # fmt: skip
-#: They need weights that are not shipped: for `identity` random ones of the right shapes stand in; the others read a
-#: second opinion, and then compute what the metrics above compute.
-METRICS_FROM_FILES = ("identity", "attack-accuracy-embedder", "delta", "fid-identities", "recognised-embedder")
+#: They need weights that are not shipped: for `identity` and `reidentified` a small program stands in; the others read
+#: a second opinion, and then compute what the metrics above compute.
+METRICS_FROM_FILES = (
+    "identity", "reidentified", "attack-accuracy-embedder", "delta", "fid-identities", "recognised-embedder",
+)  # fmt: skip

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from leakscope.core import seeds
 from leakscope.core.metric import METRICS, Metric
+from leakscope.metrics.identity import IdentityDistance, Reidentified
 from leakscope.metrics.recognition import IdentityMetric, Judged
 from leakscope.nn import alexnet
 from leakscope.testing import MetricContract, device
@@ -79,6 +80,17 @@ class TestIdentity(OnDevice):
     @pytest.fixture
     def root(self, stand_in_root: Path) -> Path:
         return stand_in_root
+
+
+def test_those_picked_out_again_are_the_cpus(identity: Metric, stand_in_root: Path) -> None:
+    """Half of the guesses show somebody else."""
+    assert isinstance(identity, IdentityDistance)
+    metric, here = Reidentified(identity.file, identity.sha256), OnCpu()
+    here.shape = (3, 64, 64)
+    truth, guess = here.truth(), here.guess()
+    guess[::2] = guess[::2].roll(1, 0)
+    found = metric(guess.to(methods.DEVICE), truth.to(methods.DEVICE), here.reference(stand_in_root))
+    assert found.tolist() == [0.0, 1.0] * (len(truth) // 2)
 
 
 @pytest.mark.parametrize("name", methods.METRICS)

@@ -13,7 +13,7 @@ from leakscope.attacks._affine import Affine, fit_affine
 from leakscope.attacks._release import PublicReleases
 from leakscope.core.attack import ATTACKS, Attack, Observed, Prepared, Reconstruction
 from leakscope.core.chunks import fitting
-from leakscope.core.devices import widened
+from leakscope.core.devices import brought, widened
 from leakscope.core.metering import forward_only
 from leakscope.core.model import SplitModel
 from leakscope.core.results import Diagnostics
@@ -110,7 +110,7 @@ class AnalyticSparse(Attack):
         del rng
         if seen.features is None:
             raise ValueError("analytic-sparse rebuilds observed inputs; it was handed no features")
-        learnt = {name: tensor.to(view.device) for name, tensor in prepared.tensors.items()}
+        learnt = {name: brought(tensor, view.device) for name, tensor in prepared.tensors.items()}
         if "top.weights" not in learnt:
             return Reconstruction(learnt["mean0"].expand(len(seen), *view.image_shape).clone())
         layers, _ = _coded(view.encoder, view.public.images[:2].to(view.device))
