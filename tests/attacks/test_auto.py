@@ -199,6 +199,25 @@ def test_what_the_server_finds_the_attacker_finds(name: str) -> None:
     assert share(rebuilt(QUICK, view, seen), truth, view.public.images.mean(0)) > 0.85
 
 
+def test_a_layer_that_runs_in_some_batches_only_is_not_looked_through() -> None:
+    """One such layer, of batches of 256 and not of the 254 that were left, ended an audit in an error of shapes."""
+
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Softsign()
+
+        def forward(self, z: Tensor) -> Tensor:
+            out: Tensor = self.layer(z) if len(z).bit_count() == 1 else z
+            return out
+
+    model = small_split().model
+    model.rest = nn.Sequential(Sometimes(), model.get_submodule("rest"))
+    split = SplitModel(model, "features").eval()
+    prepared = QUICK.prepare(view_of(split, image_set(600, "public")), seeds.generator(0, "p"))
+    assert not any("layer" in name for name in prepared.diagnostics.details["sight_errors"])
+
+
 def test_the_encoder_alone_will_do() -> None:
     """No queries granted; a copy of the features ten thousand times smaller beside the scores."""
 

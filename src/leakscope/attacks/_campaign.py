@@ -149,12 +149,13 @@ class Campaign:
             found = {name: features for name, features in found.items() if name in lasting}
             for name, features in found.items():
                 seen.setdefault(name, []).append(thinned(features, max(4096, _RANKED_NUMBERS // len(found))))
-        sights = {name: torch.cat(parts) for name, parts in seen.items()}
+        whole = {name: torch.cat(parts) for name, parts in seen.items()}
+        sights = {name: features for name, features in whole.items() if len(features) == len(ranked)}  # in every batch
         chosen = choose(sights, self.releases.images(ranked))
         names = list(chosen.weights)
         self.plan |= {"sights": chosen.weights}
         self.plan |= {"sight_errors": {name: round(value, 6) for name, value in chosen.errors.items()}}
-        del seen
+        del seen, whole
         width = sum(sights[name][0].numel() for name in names)
         del sights
         count = min(len(self.ours), _LARGEST) if width > _LARGEST else len(self.ours)

@@ -64,7 +64,7 @@ class Search(Attack):
     tv_power: float = 2.0
     norm: float = 0.0
     norm_power: float = 2.0
-    toward: Literal["mean", "zero"] = field(default="mean", metadata=LATER)  # where `norm` pulls; the start is x̄
+    toward: Literal["mean", "zero"] = field(default="mean", metadata=LATER)  # where `norm` pulls
     restarts: int = 1
     draws: int = 8
     start: Literal["mean", "linear"] = field(default="mean", metadata=LATER)
@@ -121,10 +121,12 @@ class Search(Attack):
 
     def _first(self, view: View, seen: Observed, rng: torch.Generator) -> Tensor:
         """The first start of every picture."""
+        center = _center(view).expand(len(seen), *view.image_shape)
         if self.start == "linear" and "public" in view and Access.QUERY in view:
             ridge = Ridge()
-            return ridge.reconstruct(view, ridge.prepare(view, rng), seen, rng).images
-        return _center(view).expand(len(seen), *view.image_shape)
+            linear = ridge.reconstruct(view, ridge.prepare(view, rng), seen, rng).images
+            return torch.where(linear.isfinite(), linear, center)
+        return center
 
     def _search(
         self,

@@ -108,6 +108,7 @@ class Linears:
             layer
             for layer in model.modules()
             if type(layer) is nn.Linear
+            and layer._parameters.get("weight") is not None  # normed weights are computed anew in every pass
             and all(p.requires_grad and uses[id(p)] == 1 for p in layer.parameters())
             and not layer._forward_hooks
         ]
