@@ -62,8 +62,9 @@ class Probed:
 def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.device) -> Probed:
     """Run all probes; costs a few hundred forward passes and no training."""
     images = heldout.images
+    low, high = (0.0, 1.0) if heldout.pixels else (float(images.min()), float(images.max()))
     level = rounding(split, images[:_PLACED].to(device))
-    cells = _cells(split, images, device, level)
+    cells = _cells(split, images, device, level, (low, high))
     unused, severed = _unused(split, images, device, level)
     server_leak = _server_leak(split, public, heldout, device)
     heard = None if server_leak is None else listen(split, public, heldout, device)
@@ -77,8 +78,9 @@ def probe(split: SplitModel, public: ImageSet, heldout: ImageSet, device: torch.
 
     sample = images[:_COMPARED]
     spread = afresh(sample).std(0)
-    follows = followed(released, sample, spread, SMALL)
-    plainly = max(followed(afresh, sample, spread, size) for size in HIDDEN) if follows > FOLLOWS else 0.0
+    follows = followed(released, sample, spread, (high - low) * SMALL)
+    sizes = ((high - low) * size for size in HIDDEN)
+    plainly = max(followed(afresh, sample, spread, size) for size in sizes) if follows > FOLLOWS else 0.0
 
     return Probed(
         batch_dependent=depends_on_batch(split, images, device),
@@ -249,7 +251,9 @@ class _Cells:
 
 
 @torch.no_grad()
-def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tensor) -> _Cells:
+def _cells(
+    split: SplitModel, images: Tensor, device: torch.device, level: Tensor, bounds: tuple[float, float]
+) -> _Cells:
     """With f(x, ω) the release, pictures that share one value for the same ω are in one cell.
 
     An attacker learns the cell only. Whoever is the only one of its predicted label has nobody to be told from, and
@@ -273,7 +277,8 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
         return _Cells()
     rng = seeds.generator(0, "probe", "unseen", device=device)
     noise = torch.randn(sample.shape, generator=rng, device=device)
-    nudged = one_by_one(split, (sample + _UNSEEN * noise).clamp(0, 1))
+    low, high = bounds
+    nudged = one_by_one(split, (sample + (high - low) * _UNSEEN * noise).clamp(low, high))
     # The median picture's move: a few pictures cross a border of classes.
     step = ((nudged - released)[:, moving] / spread[moving]).abs().median(0).values
     chaotic = float((step > _CHAOTIC).double().mean())
@@ -284,7 +289,7 @@ def _cells(split: SplitModel, images: Tensor, device: torch.device, level: Tenso
     few = torch.randperm(len(level), generator=seeds.generator(0, "probe", "symbols"))[:_SYMBOLS]
     random = not torch.equal(released, others)
     released, nudged, others = (one[:, few] for one in (released, nudged, others))
-    changed = one_by_one(split, (sample + _VISIBLE * noise).clamp(0, 1))[:, few]
+    changed = one_by_one(split, (sample + (high - low) * _VISIBLE * noise).clamp(low, high))[:, few]
     read, places, off = symbols(released, nudged, changed, level[few])
     noisy = random and same_book(released[:, places], others[:, places])
     spelt = 0.0 if noisy else told(read, off)
