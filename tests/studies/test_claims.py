@@ -98,16 +98,21 @@ def test_a_doubt_about_the_strongest_attack_of_either_side_is_a_veto(side: str, 
         ("decoder", FlagId.SERVER_SEES_MORE, Ruled.HOLDS),
         ("decoder", FlagId.CONTROL_FAILED, Ruled.CANNOT_TELL),
         ("decoder:steps=3", FlagId.NOT_CONVERGED, Ruled.CANNOT_TELL),  # weakened: not what was published
+        ("decoder:steps=30", FlagId.NOT_CONVERGED, Ruled.HOLDS),  # the settings it was published with
+        ("decoder:steps=30,batch=3", FlagId.NOT_CONVERGED, Ruled.CANNOT_TELL),
     ],
 )
 def test_a_claim_that_names_an_attack_asks_what_its_own_recipe_gives(attack: str, flag: FlagId, ruled: Ruled) -> None:
     world = World().add("none", 0.8, attacks=(attack,)).add("sca", 0.3, attacks=(attack,), flags=(flag,))
-    named = replace(
-        LESS,
-        left=replace(LESS.left, attacks=("decoder",)),
-        right=replace(cast("Pick", LESS.right), attacks=("decoder",)),
-    )
-    assert decide([named], world)[0].verdict is ruled
+    named: dict[str, Any] = {"attacks": ("decoder",), "recipe": {"steps": 30}}
+    claim = replace(LESS, left=replace(LESS.left, **named), right=replace(cast("Pick", LESS.right), **named))
+    assert decide([claim], world)[0].verdict is ruled
+
+
+@pytest.mark.parametrize("flag", [FlagId.VICTIMS_EXPOSED, FlagId.UNEVEN])
+def test_that_a_low_mean_does_not_protect_everybody_is_no_doubt_about_means(flag: FlagId) -> None:
+    world = World().add("none", 0.8, flags=(flag,)).add("sca", 0.3, flags=(flag,))
+    assert verdict(world) is Ruled.HOLDS
 
 
 def test_a_failed_control_and_a_linear_attack_that_beats_all_others_are_doubts() -> None:

@@ -39,6 +39,8 @@ _DOUBTS = {
     FlagId.BLIND: DoubtKind.BLIND_ATTACKER,
     FlagId.LINEAR_BEATS_ALL: DoubtKind.LINEAR_BEATS_STRONG,
 }
+#: Flags that say that a low mean does not protect everybody: they forbid a pass, and are no doubt about means.
+_OF_SINGLE_VICTIMS = {FlagId.VICTIMS_EXPOSED, FlagId.UNEVEN}
 #: Flags that say no more than that another attack, or a longer one, would find more.
 _MORE_IS_THERE = {FlagId.NOT_CONVERGED, FlagId.MORE_BUDGET_HELPS, FlagId.SERVER_SEES_MORE}
 
@@ -272,8 +274,7 @@ def _doubts(claim: Claim, pick: Pick, samples: Sequence[Sample]) -> list[Doubt]:
     found: dict[tuple[DoubtKind, str], set[int]] = {}
     for sample in samples:
         best = max(sample.results, key=lambda result: result.leak)
-        recipe = bool(pick.attacks) and not best.attack.unusual
-        for kind, why in _reasons(claim, best, sample.results, recipe=recipe):
+        for kind, why in _reasons(claim, best, sample.results, recipe=pick.as_published(best.attack)):
             found.setdefault((kind, f"{best.attack.kind} on {pick.title}: {why}"), set()).add(sample.target.seed)
     count = len({sample.target.seed for sample in samples})
     return [Doubt(kind, f"{why} ({len(seeds)} of {count} seeds)") for (kind, why), seeds in found.items()]
@@ -283,9 +284,8 @@ def _reasons(
     claim: Claim, best: AttackResult, results: Sequence[AttackResult], *, recipe: bool
 ) -> Iterable[tuple[DoubtKind, str]]:
     """`recipe`: the claim names the attack, and it ran with its own settings: what is asked is what that gives."""
-    # Compared at one accuracy, a collapsed one is no excuse and no merit. That some victims are exposed although
-    # the mean is low forbids a pass, and says nothing against a comparison of means.
-    excused = {FlagId.VICTIMS_EXPOSED, *([FlagId.ACCURACY_COLLAPSED] if claim.matched or claim.adjusted else [])}
+    # Compared at one accuracy, a collapsed one is no excuse and no merit.
+    excused = _OF_SINGLE_VICTIMS | ({FlagId.ACCURACY_COLLAPSED} if claim.matched or claim.adjusted else set())
     excused |= _MORE_IS_THERE if recipe else set()
     for flag in best.flags:
         if flag.blocks and flag.id not in excused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from leakscope.experiments.reading import read_trained
@@ -17,10 +17,12 @@ from leakscope.studies.study import STUDIES, Runs, Study
 
 PAPER = "Li et al., 2020"
 #: Variants of the synthetic experiment, each with points of its own.
-DRAWS = "[0-9]"
+DRAWS = "[0-9]*"
 #: Points of accuracy within which a published figure counts as reproduced, and which a sweet spot may cost.
 CLOSE, COST = 0.03, 0.01
 SEARCH = ("search",)
+#: The published search on points (spec/mixcon.md); weight decay 1e-4 is the gradient of ½·1e-4·‖x‖².
+RECIPE = {"distance": "l1", "optimizer": "sgd", "steps": 500, "tv": 0.0, "norm": 5e-5, "toward": "zero"}
 
 
 def mixcon(weight: float | str, beta: float | str, variant: str, **settings: Any) -> Pick:
@@ -31,7 +33,8 @@ def mixcon(weight: float | str, beta: float | str, variant: str, **settings: Any
 def under(pick: Pick, attacks: tuple[str, ...]) -> Pick:
     """The same targets under named attacks."""
     name = f"{pick.name} under {' or '.join(attacks)}" if attacks else pick.name
-    return Pick(pick.kinds, pick.settings, pick.variant, pick.cut, pick.free, attacks, pick.model, name)
+    recipe = RECIPE if attacks == SEARCH else {}
+    return replace(pick, attacks=attacks, recipe=recipe, name=name)
 
 
 def _synthetic() -> Iterator[Claim]:
@@ -103,7 +106,7 @@ CLAIMS = (*_synthetic(), *_pictures())
 class MixConStudy(Study):
     """Separability at the cut: the synthetic experiment, pictures, and the grid of (λ, β) with its sweet spot.
 
-    On points there is a variant for each draw, named by a digit, and `deeper`, `wider`, `gentle`, `published-init`; on
+    On points there is a variant for each draw, named by a number, and `deeper`, `wider`, `gentle`, `published-init`; on
     pictures there are `table`, `grid`, `sweet` (a weaker λ) and `short` (vanilla stopped early).
     """
 

@@ -89,8 +89,8 @@ class Pick:
     `kinds` lists defences that fit (a stack is written `a+b`). Each of `settings` must have its value (`ANY`: any);
     of the others those in `free` may vary (`ANY`: all), and so may settings that only weaken a method, which raise a
     doubt; the rest must have their defaults. `variant` and `cut` are patterns such as `early-*|main`. `attacks` names
-    kinds of attacks; empty: all that both sides met. Targets of an earlier epoch than their run's last belong to it
-    only if it is `stopped`.
+    kinds of attacks; empty: all that both sides met. `recipe` holds the settings that they were published with where
+    those are not our defaults. Targets of an earlier epoch than their run's last belong to it only if it is `stopped`.
     """
 
     kinds: tuple[str, ...] = ("none",)
@@ -99,6 +99,7 @@ class Pick:
     cut: str = ANY
     free: tuple[str, ...] = ()
     attacks: tuple[str, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)  # settings of the network, with `kind`
     name: str = ""  # for people
     stopped: bool = False  # with targets that were stopped early
@@ -123,6 +124,10 @@ class Pick:
         kinds = (kind,) if dot else self.kinds
         weakening = any(short in weaker_settings().get(kind, {}) for kind in kinds)
         return ANY in self.free or name in self.free or weakening
+
+    def as_published(self, attack: Method) -> bool:
+        """Whether the arm names an attack, and it ran with its own settings."""
+        return bool(self.attacks) and all(self.recipe.get(name) == value for name, value in attack.unusual.items())
 
     @property
     def title(self) -> str:
