@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from leakscope.core.words import DoubtKind, FlagId, Ruled
+from leakscope.core.results import ControlResult
+from leakscope.core.words import Control, DoubtKind, FlagId, Ruled
 from leakscope.stats.claims import Matched, Tables
 from leakscope.studies.claims import Claim, asked, decide, evidence_for
 from leakscope.studies.picks import ANY, Pick
@@ -96,6 +97,7 @@ def test_a_doubt_about_the_strongest_attack_of_either_side_is_a_veto(side: str, 
     [
         ("decoder", FlagId.NOT_CONVERGED, Ruled.HOLDS),
         ("decoder", FlagId.SERVER_SEES_MORE, Ruled.HOLDS),
+        ("decoder", FlagId.WEAK_ON_CONTROL, Ruled.HOLDS),  # it works on easy pictures: this is what the recipe gives
         ("decoder", FlagId.CONTROL_FAILED, Ruled.CANNOT_TELL),
         ("decoder:steps=3", FlagId.NOT_CONVERGED, Ruled.CANNOT_TELL),  # weakened: not what was published
         ("decoder:steps=30", FlagId.NOT_CONVERGED, Ruled.HOLDS),  # the settings it was published with
@@ -106,6 +108,9 @@ def test_a_claim_that_names_an_attack_asks_what_its_own_recipe_gives(attack: str
     world = World().add("none", 0.8, attacks=(attack,)).add("sca", 0.3, attacks=(attack,), flags=(flag,))
     named: dict[str, Any] = {"attacks": ("decoder",), "recipe": {"steps": 30}}
     claim = replace(LESS, left=replace(LESS.left, **named), right=replace(cast("Pick", LESS.right), **named))
+    assert decide([claim], world)[0].verdict is ruled
+    missed = ControlResult(Control.POSITIVE, attack, 0.5, 0.9, False, flag)
+    world.results = {key: [replace(r, controls=(missed,)) for r in own] for key, own in world.results.items()}
     assert decide([claim], world)[0].verdict is ruled
 
 

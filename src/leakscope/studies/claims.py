@@ -42,7 +42,9 @@ _DOUBTS = {
 #: Flags that say that a low mean does not protect everybody: they forbid a pass, and are no doubt about means.
 _OF_SINGLE_VICTIMS = {FlagId.VICTIMS_EXPOSED, FlagId.UNEVEN}
 #: Flags that say no more than that another attack, or a longer one, would find more.
-_MORE_IS_THERE = {FlagId.NOT_CONVERGED, FlagId.MORE_BUDGET_HELPS, FlagId.SERVER_SEES_MORE}
+_MORE_IS_THERE = {
+    FlagId.NOT_CONVERGED, FlagId.MORE_BUDGET_HELPS, FlagId.SERVER_SEES_MORE, FlagId.WEAK_ON_CONTROL,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -290,7 +292,8 @@ def _reasons(
     for flag in best.flags:
         if flag.blocks and flag.id not in excused:
             yield _DOUBTS.get(flag.id, DoubtKind.OTHER), flag.id.value
-    if any(control.kind is Control.POSITIVE and not control.passed for control in best.controls):
+    missed = [one.flag for one in best.controls if one.kind is Control.POSITIVE and not one.passed]
+    if any(flag not in excused for flag in missed):
         yield DoubtKind.CONTROL_FAILED, "the positive control was not passed"
     others = [result for result in results if not result.traits.linear]
     beaten = [any(flag.id is FlagId.LINEAR_BEATS_STRONG for flag in result.flags) for result in others]
